@@ -66,6 +66,28 @@ class LoweredOperation(LiftedOperation):
         return element_dtype(tensor_type(str(self.raw.operands[index].type)).element)
 
     @property
+    def empty_results(self) -> list[Any] | None:
+        """The results if none of them has an element; None if one may have some.
+
+        Kernels lose the shapes of what has no elements, and a file has no constants of them. So
+        they are no elements of an operand, reshaped.
+        """
+        shapes = [type_.shape for type_ in self.types]
+        if not all(0 in shape and None not in shape for shape in shapes):
+            return None
+        parts = [part for array in self.arrays for part in jax.tree.leaves(array)]
+        traced = next((part for part in parts if isinstance(part, jax.Array)), np.zeros(1))
+        nothing = lax.slice(lax.reshape(traced, (np.size(traced),)), (0,), (0,))
+        made = [
+            lax.reshape(lax.convert_element_type(nothing, self.dtype_of(n)), shape)
+            for n, shape in enumerate(shapes)
+        ]
+        return [
+            ComplexParts(empty, empty) if self.logical_dtype(n).kind == "c" else empty
+            for n, empty in enumerate(made)
+        ]
+
+    @property
     def is_complex(self) -> bool:
         """Whether an operand or a result is complex."""
         values = [*self.raw.operands, *self.raw.results]
@@ -102,6 +124,8 @@ def kept(lift: Lift) -> Lift:
     """
 
     def lower(op: LoweredOperation) -> Any:
+        if (empty := op.empty_results) is not None:
+            return empty
         if not any(isinstance(to_storage(operand), ComplexParts) for operand in op.operands):
             return lift(op)
         real: Any = lift(_part(op, lambda parts: parts.real))

@@ -1,10 +1,11 @@
 """`python -m tests.bridge.litert.harnesses`: JAX's own examples of its primitives, in LiteRT.
 
 Each harness of `jax._src.internal_test_util.test_harnesses` with arguments and results of float32,
-int32 and booleans is converted and run, and compared with JAX. Printed is how many are right, and
-what each refusal and each fault says.
+int32 and booleans is converted and run, and compared with JAX; with `--gradients` the VJPs of the
+functions of `tests.verbs.gradient_functions`, in float32. Printed is how many are right, and what
+each refusal and each fault says.
 
-    python -m tests.bridge.litert.harnesses [--part 0/8] [--only TEXT]
+    python -m tests.bridge.litert.harnesses [--gradients] [--part 0/8] [--only TEXT]
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -21,15 +23,20 @@ from jax import export
 
 import bridge
 from bridge.litert.runtime import Runtime
+from bridge.litert.storage_dtypes import boundary_dtype
 from bridge.litert.worker_process import LiteRTProcess
 from tests.bridge.lifting.harnesses import Outcome, harnesses
+from tests.matrix.case import HALF
+from tests.verbs.gradient_functions import CASES
 from xla_call_module.errors import InteropError
 
-__all__ = ["DTYPES", "examples", "judge"]
+__all__ = ["DTYPES", "examples", "gradients", "judge"]
 
 DTYPES = frozenset({"bool", "float32", "int32"})
 # Of the largest magnitude: kernels have their own polynomials and orders of sums.
 _RELATIVE = 2e-5
+# XLA may keep intermediate results of bfloat16 and its like in float32.
+_RELATIVE_OF_NARROW = HALF.relative
 
 
 def examples() -> Iterator[tuple[Any, Callable[..., Any], list[Any]]]:
@@ -46,6 +53,53 @@ def examples() -> Iterator[tuple[Any, Callable[..., Any], list[Any]]]:
             yield harness, harness.dyn_fun, arrays
 
 
+def gradients() -> Iterator[tuple[Any, Callable[..., Any], list[Any]]]:
+    """Yield the VJP of each function of the gradient matrix, and arguments of it in float32."""
+    random = np.random.default_rng(0)
+    for case in CASES:
+        args, tree = jax.tree.flatten((case.args, dict(case.kwargs)))
+        if any(jax.dtypes.issubdtype(jnp.result_type(a), jax.dtypes.prng_key) for a in args):
+            continue
+        leaves = [_narrowed(leaf) for leaf in args]
+
+        def function(*leaves: Any, case: Any = case, tree: Any = tree) -> list[Any]:
+            given, named = jax.tree.unflatten(tree, leaves)
+            return jax.tree.leaves(case.function(*given, **named))
+
+        try:
+            exported = export.export(jax.jit(function), platforms=["cpu"])(*leaves)
+            pulled = exported.vjp()
+        except Exception:  # noqa: BLE001 - what JAX does not differentiate here
+            continue
+        cotangents = [
+            np.asarray(random.standard_normal(aval.shape)).astype(aval.dtype)
+            for aval in pulled.in_avals[len(leaves) :]
+        ]
+        yield _Named(case.name), pulled.call, [*leaves, *cotangents]
+
+
+@dataclass(frozen=True)
+class _Named:
+    """What stands for a harness where there is none."""
+
+    fullname: str
+    group_name: str = "vjp"
+
+
+def _plain(leaf: Any) -> Any:
+    """Return an array of numpy as a model has it at its boundary; of float0 False."""
+    array = np.asarray(leaf)
+    if array.dtype == jax.dtypes.float0:
+        return np.zeros(array.shape, bool)
+    return array if array.dtype.kind == "c" else array.astype(boundary_dtype(array.dtype))
+
+
+def _narrowed(leaf: Any) -> Any:
+    array = np.asarray(leaf)
+    narrow = {"float64": np.float32, "int64": np.int32, "complex128": np.complex64}
+    return jnp.asarray(array.astype(narrow.get(array.dtype.name, array.dtype)))
+
+
 def judge(
     harness: Any, function: Callable[..., Any], arrays: list[Any], process: LiteRTProcess
 ) -> Outcome:
@@ -56,28 +110,34 @@ def judge(
 
     try:
         exported = export.export(jax.jit(function), platforms=["cpu"])(*arrays)
-        expected = [np.asarray(leaf) for leaf in jax.tree.leaves(exported.call(*arrays))]
+        expected = [_plain(leaf) for leaf in jax.tree.leaves(exported.call(*arrays))]
     except Exception as error:  # noqa: BLE001 - what JAX itself does not run here
         return outcome("absent", str(error))
     try:
         names = [f"x{number}" for number in range(len(arrays))]
         model = bridge.to_litert(exported, verify=False, inputs=names)
         with Runtime(model, process=process) as runtime:
-            given = {name: np.asarray(a) for name, a in zip(names, arrays, strict=True)}
+            given = {name: _plain(a) for name, a in zip(names, arrays, strict=True)}
             found = list(runtime.run(given).values())
     except InteropError as error:
         return outcome("refused", f"{type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001 - a row of the table
         return outcome("raised", f"{type(error).__name__}: {error}")
+    is_narrow = any(_is_narrow(aval.dtype) for aval in (*exported.in_avals, *exported.out_avals))
+    relative = _RELATIVE_OF_NARROW if is_narrow else _RELATIVE
     wrong = [
         text
         for got, wanted in zip(found, expected, strict=True)
-        if (text := _difference(got, wanted))
+        if (text := _difference(got, wanted, relative))
     ]
     return outcome("wrong", "; ".join(wrong)) if wrong else outcome("right")
 
 
-def _difference(got: Any, wanted: Any) -> str:
+def _is_narrow(dtype: Any) -> bool:
+    return jax.dtypes.issubdtype(dtype, np.floating) and dtype.itemsize < 4
+
+
+def _difference(got: Any, wanted: Any, relative: float) -> str:
     """Return what differs; empty for nothing."""
     if got.shape != wanted.shape or got.dtype != wanted.dtype:
         return f"{got.dtype}{got.shape} for {wanted.dtype}{wanted.shape}"
@@ -87,7 +147,7 @@ def _difference(got: Any, wanted: Any) -> str:
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.where(is_same, 0.0, np.abs(got.astype(np.float64) - wanted))
     finite = np.abs(wanted[np.isfinite(wanted)])
-    allowed = _RELATIVE * float(finite.max(initial=0)) + 1e-37
+    allowed = relative * float(finite.max(initial=0)) + 1e-37
     wrong = ~(error <= allowed)
     if not wrong.any():
         return ""
@@ -98,13 +158,15 @@ def _difference(got: Any, wanted: Any) -> str:
 def main() -> None:
     """Judge the harnesses that the command line asks for, and print what is not right."""
     parser = argparse.ArgumentParser(prog="python -m tests.bridge.litert.harnesses")
+    parser.add_argument("--gradients", action="store_true", help="of the gradient matrix")
     parser.add_argument("--part", default="0/1", metavar="N/COUNT", help="every COUNT-th, from N")
     parser.add_argument("--only", default="", metavar="TEXT", help="those whose names have it")
     options = parser.parse_args()
     number, count = map(int, options.part.split("/"))
     counts: Counter[str] = Counter()
     with LiteRTProcess() as process:
-        chosen = (one for one in examples() if options.only in one[0].fullname)
+        every = gradients() if options.gradients else examples()
+        chosen = (one for one in every if options.only in one[0].fullname)
         for index, (harness, function, arrays) in enumerate(chosen):
             if index % count != number:
                 continue

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
-from tests.bridge.litert.harnesses import examples, judge
+from tests.bridge.litert.harnesses import examples, gradients, judge
 
 _COUNT = 24
 
@@ -25,3 +27,12 @@ def test_what_litert_runs_is_what_jax_computes(chosen, litert_process):
     assert [one for one in found if one.verdict in ("wrong", "raised")] == []
     refused = [one for one in found if one.verdict == "refused"]
     assert len(refused) <= 0.1 * len(found), refused
+
+
+def test_gradients_that_litert_runs_are_those_of_jax(litert_process):
+    found = [
+        judge(*example, litert_process) for example in itertools.islice(gradients(), 0, None, 3)
+    ]
+    assert [one for one in found if one.verdict in ("wrong", "raised")] == []
+    refused = [one for one in found if one.verdict == "refused"]
+    assert all("no complex numbers" in one.reason for one in refused), refused

@@ -58,3 +58,10 @@ def test_many_dimensions(check: LiteRTCheck) -> None:
         return lax.rev(value, (1, 3, 5)), lax.transpose(value, (5, 4, 3, 2, 1, 0))
 
     check(moved, np.arange(96, dtype=np.float32).reshape(2, 2, 2, 2, 2, 3))
+
+
+def test_results_without_elements_keep_their_shapes(check):
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    check(lambda x: lax.pad(x, np.float32(0), ((0, 0, 0), (-2, -3, 1))), x)
+    check(lambda x: lax.slice(x, (1, 1), (2, 1)) + 1, x)
+    check(lambda x, i: lax.dynamic_slice(x, (i, i), (1, 0)), x, np.int32(1))
