@@ -39,10 +39,13 @@ PLOTS = {
     "state": ("Models that change", "decoding variables_of_steps training_memory"),
     "lifted": ("Functions lifted to JAX", "lifted_batches lifted_run_time lifted_size"),
     "onnx": ("ONNX Runtime", "onnx_models"),
+    "litert": ("LiteRT", "litert_networks litert_conversion"),
     "linalg": ("Linear algebra", "linalg"),
 }
 # What is measured against a unit, and not against another way to do the same.
 _ABSOLUTE = re.compile(r"in units of|: seconds|CPU seconds")
+# What is told of networks: a line for each, with a column for each peer.
+_NETWORK = re.compile(r"(?P<network>.+), (?P<what>size|latency): LiteRT / (?P<peer>.+)")
 _HEADLINE = "export and save, whole process: {} / jax2tf"
 _SECTION = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _README = re.compile(r"[\d.]+ of the CPU time, [\d.]+ of the memory")
@@ -77,7 +80,9 @@ def _results(record: Mapping[str, Any], names: str) -> Iterator[dict[str, Any]]:
 
 def _ratios(record: Mapping[str, Any], names: str) -> Iterator[dict[str, Any]]:
     """Yield the results that are ratios to another way."""
-    yield from (r for r in _results(record, names) if not _ABSOLUTE.search(r["name"]))
+    for result in _results(record, names):
+        if "median" in result and not _ABSOLUTE.search(result["name"]):
+            yield result
 
 
 def _section(name: str, record: Mapping[str, Any]) -> str:
@@ -88,15 +93,48 @@ def _section(name: str, record: Mapping[str, Any]) -> str:
         return "\n".join(_runs(record))
     title, names = PLOTS[name]
     head = "| what | ratio | lowest – highest | ours | the other |\n|---|--:|--:|--:|--:|"
-    rows = [_row(result) for result in _results(record, names)]
+    results = list(_results(record, names))
+    networks = list(_networks(results))
+    rows = [_row(result) for result in results if not (networks and _NETWORK.match(result["name"]))]
     picture = f"![{title}: the ratios of the table on a logarithmic axis]"
-    return "\n".join([f"{picture}(../assets/performance_{name}.svg)", "", head, *rows])
+    picture += f"(../assets/performance_{name}.svg)"
+    return "\n".join([picture, "", *networks, head, *rows])
+
+
+def _networks(results: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of a table with a row for each network, if that is what was measured."""
+    found: dict[str, dict[str, Any]] = {}
+    for result in results:
+        if named := _NETWORK.match(result["name"]):
+            found.setdefault(named["network"], {})[named["what"], named["peer"]] = result
+    if not found:
+        return
+    columns = list(dict.fromkeys(key for row in found.values() for key in row))
+    titles = [f"{what}, {peer}" for what, peer in columns]
+    yield f"| network | size | latency | {' | '.join(titles)} |"
+    yield f"|---|{'--:|' * (len(columns) + 2)}"
+    for network, row in found.items():
+        ours = [
+            next(result["ours"] for (what, _), result in row.items() if what == kind)
+            for kind in ("size", "latency")
+        ]
+        peers = [_beside(row[key]) if key in row else "" for key in columns]
+        yield f"| {' | '.join([network, *ours, *peers])} |"
+    yield ""
+
+
+def _beside(result: Mapping[str, Any]) -> str:
+    """Return what the peer has, and the ratio to it."""
+    ratio = f" ({result['median']:g})" if "median" in result else ""
+    return f"{result['peer']}{ratio}"
 
 
 def _row(result: Mapping[str, Any]) -> str:
     name = result["name"].replace("|", "\\|")
     if _ABSOLUTE.search(name):
         return f"| {name} | | | {result['ours']} | |"
+    if "median" not in result:
+        return f"| {name} | | | {result['ours']} | {result['peer']} |"
     spread = f"{result['lowest']:g} – {result['highest']:g}"
     return f"| {name} | {result['median']:g} | {spread} | {result['ours']} | {result['peer']} |"
 

@@ -18,7 +18,16 @@ from typing import Any
 from tests.benchmarks.measure import Ratio
 
 RECORD = Path(__file__).parents[2] / "docs" / "reference" / "benchmarks.json"
-_PACKAGES = ("jax-tf-bridge", "jax", "tensorflow", "tensorflow-cpu", "onnxruntime", "numpy")
+_PACKAGES = (
+    "jax-tf-bridge",
+    "jax",
+    "tensorflow",
+    "tensorflow-cpu",
+    "onnxruntime",
+    "litert-converter",
+    "ai-edge-litert",
+    "numpy",
+)
 _DIGITS = 3
 
 
@@ -29,15 +38,19 @@ def record(benchmark: str, results: Sequence[Ratio], path: Path = RECORD) -> Non
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "machine": _machine(),
         "versions": _versions(),
-        # What could not be measured has no ratio.
-        "results": [
-            _to_json(result) for result in results if all(map(math.isfinite, result.ratios))
-        ],
+        "results": [_to_json(result) for result in results if result.peer or _is_measured(result)],
     }
     path.write_text(json.dumps(known, indent=1, sort_keys=True, allow_nan=False) + "\n")
 
 
+def _is_measured(result: Ratio) -> bool:
+    return all(map(math.isfinite, result.ratios))
+
+
 def _to_json(result: Ratio) -> dict[str, Any]:
+    """Return a result; what could not be measured has no ratio, and says why as the peer's."""
+    if not _is_measured(result):
+        return {"name": result.name, "ours": result.ours, "peer": result.peer}
     figures = {
         "median": result.median,
         "lowest": min(result.ratios),

@@ -137,9 +137,14 @@ def test_a_benchmark_is_recorded_beside_the_others(tmp_path):
     file = tmp_path / "benchmarks.json"
     slow, fast = (Ratio("a / b", ratios, 1.0, "2 s", "1 s") for ratios in ((2.0, 3.0), (0.5,)))
     for name, ratio in (("first", slow), ("other", fast), ("first", fast)):
-        record(name, [ratio, Ratio("c: not measured", (float("nan"),), None, "", "")], file)
+        unmeasured = [
+            Ratio("c: not measured", (float("nan"),), None, *texts)
+            for texts in (("", ""), ("2 s", "fails"))
+        ]
+        record(name, [ratio, *unmeasured], file)
     runs = json.loads(file.read_text())["runs"]
-    assert [r["name"] for r in runs["first"]["results"]] == ["a / b"]
+    assert [r["name"] for r in runs["first"]["results"]] == ["a / b", "c: not measured"]
+    assert "median" not in runs["first"]["results"][1]
     assert {name: run["results"][0]["median"] for name, run in runs.items()} == {
         "first": 0.5, "other": 0.5,
     }  # fmt: skip

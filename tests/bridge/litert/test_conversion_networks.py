@@ -15,9 +15,11 @@ from tests.bridge.onnx import models
 _NETWORKS = {
     "mlp": models.mlp,
     "mobilenet": models.mobilenet,
+    "mobilenet_v2": lambda: models.mobilenet_v2(stages=3, size=32),
     "unet": models.unet,
     "vit": models.vit,
     "gpt": models.gpt,
+    "gpt_step": models.gpt_step,
     "lstm": lambda: models.lstm(steps=20),
     "bigru": models.bigru,
     "resnet": lambda: models.resnet((1, 1, 1, 1), width=8, size=32),
@@ -26,7 +28,7 @@ _NETWORKS = {
 
 def _specs(arrays, batch=None):
     return tuple(
-        jax.ShapeDtypeStruct((batch or np.shape(a)[0], *np.shape(a)[1:]), np.asarray(a).dtype)
+        jax.ShapeDtypeStruct((batch or a.shape[0], *a.shape[1:]) if a.ndim else (), a.dtype)
         for a in arrays
     )
 

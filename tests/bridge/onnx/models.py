@@ -194,9 +194,61 @@ def mobilenet() -> Model:
     return Model(function, params, draws(16, 16, 3), ("batch, 16, 16, 3",))
 
 
-def unet() -> Model:
+# Of MobileNetV2: expansion, features, blocks and the stride of the first of each stage.
+_MOBILENET_V2 = (
+    (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)  # fmt: skip
+
+
+def mobilenet_v2(stages: int = len(_MOBILENET_V2), size: int = 224) -> Model:
+    """MobileNetV2, or its first stages: inverted residuals with linear bottlenecks."""
+    draw = Draw()
+
+    def normalized(*shape: int) -> dict[str, Any]:
+        return {"w": draw.weight(*shape), "norm": draw.normalization(shape[-1])}
+
+    blocks: list[dict[str, Any]] = []
+    strides: list[int] = []
+    width = 32
+    for expansion, features, count, first in _MOBILENET_V2[:stages]:
+        for number in range(count):
+            inner = expansion * width
+            block = {
+                "depth": normalized(3, 3, 1, inner),
+                "project": normalized(1, 1, inner, features),
+            }
+            blocks.append(
+                block | ({"expand": normalized(1, 1, width, inner)} if expansion > 1 else {})
+            )
+            strides.append(1 if number else first)
+            width = features
+    params = {
+        "stem": normalized(3, 3, 3, 32),
+        "blocks": blocks,
+        "last": normalized(1, 1, width, 1280),
+        "head": draw.dense(1280, 10),
+    }
+
+    def layer(params: Any, x: Any, **options: Any) -> Any:
+        return _batch_norm(params["norm"], convolve(params["w"], x, **options))
+
+    def function(params: Any, x: Any) -> Any:
+        x = jax.nn.relu6(layer(params["stem"], x, stride=2))
+        for block, stride in zip(params["blocks"], strides, strict=True):
+            y = jax.nn.relu6(layer(block["expand"], x)) if "expand" in block else x
+            y = jax.nn.relu6(layer(block["depth"], y, stride=stride, groups=y.shape[-1]))
+            y = layer(block["project"], y)
+            x = x + y if x.shape == y.shape else y
+        x = jax.nn.relu6(layer(params["last"], x))
+        return _dense(params["head"], x.mean((1, 2)))
+
+    return Model(function, params, draws(size, size, 3), (f"batch, {size}, {size}, 3",))
+
+
+def unet(width: int = 4, size: int = 8) -> Model:
     """Down by a pool and up again by a transposed convolution and by a resize, with skips."""
-    draw, width = Draw(), 4
+    draw = Draw()
     params = {
         "first": draw.convolution(3, 2, width),
         "down": draw.convolution(3, width, 2 * width),
@@ -226,7 +278,7 @@ def unet() -> Model:
         y = jnp.concatenate([jax.nn.relu(y), top], -1)
         return convolve(params["last"]["w"], y) + params["last"]["b"]
 
-    return Model(function, params, draws(8, 8, 2), ("batch, 8, 8, 2",))
+    return Model(function, params, draws(size, size, 2), (f"batch, {size}, {size}, 2",))
 
 
 def block_params(draw: Draw, width: int) -> dict[str, Any]:
@@ -302,6 +354,45 @@ def gpt() -> Model:
         return (np.random.default_rng(0).integers(0, words, (batch, 5 + batch), np.int32),)
 
     return Model(function, params, inputs, ("batch, time",))
+
+
+def gpt_step(layers: int = 2, width: int = 16, length: int = 8, words: int = 11) -> Model:
+    """A step of a language model: a token, and the keys and values of those before it."""
+    draw, heads = Draw(), 4
+    params = {
+        "words": draw.numbers(words, width),
+        "positions": draw.numbers(length, width),
+        "blocks": [block_params(draw, width) for _ in range(layers)],
+    }
+
+    def attended(block: Any, x: Any, k: Any, v: Any, at: Any) -> tuple[Any, Any, Any]:
+        parts = jnp.split(_dense(block["qkv"], _layer_norm(block["norm"], x)), 3, axis=-1)
+        q, new_k, new_v = (part.reshape(-1, 1, heads, width // heads) for part in parts)
+        k = lax.dynamic_update_slice(k, new_k, (0, at, 0, 0))
+        v = lax.dynamic_update_slice(v, new_v, (0, at, 0, 0))
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / (width // heads) ** 0.5
+        weights = jax.nn.softmax(jnp.where(jnp.arange(length) <= at, scores, -1e9))
+        return jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(-1, width), k, v
+
+    def function(params: Any, token: Any, at: Any, k: Any, v: Any) -> Any:
+        x, keys, values = params["words"][token] + params["positions"][at], [], []
+        for number, block in enumerate(params["blocks"]):
+            y, key, value = attended(block, x, k[number], v[number], at)
+            x = x + _dense(block["out"], y)
+            hidden = jax.nn.gelu(_dense(block["up"], _layer_norm(block["norm2"], x)))
+            x = x + _dense(block["down"], hidden)
+            keys.append(key)
+            values.append(value)
+        return x @ params["words"].T, jnp.stack(keys), jnp.stack(values)
+
+    def inputs(batch: int) -> tuple[np.ndarray, ...]:
+        shape = (layers, batch, length, heads, width // heads)
+        drawn = Draw()
+        token = np.arange(batch, dtype=np.int32) % words
+        return token, np.array(length // 2, np.int32), drawn.numbers(*shape), drawn.numbers(*shape)
+
+    cache = f"{layers}, batch, {length}, {heads}, {width // heads}"
+    return Model(function, params, inputs, ("batch", "", cache, cache))
 
 
 def _cell_params(draw: Draw, inputs: int, width: int, gates: int) -> dict[str, Any]:
