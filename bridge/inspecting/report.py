@@ -35,6 +35,7 @@ from savedmodel.manifest import Manifest, read_manifest
 from savedmodel.model import SERVE_TAG, Parameter, SavedModel, Signature, Variable
 from savedmodel.read import read_proto, served_graphs, tensorflow_of
 from xla_call_module.analyses.several_devices import operation_of_several_devices
+from xla_call_module.analyses.tflite_conversion import conversion_faults
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import unite
 from xla_call_module.descriptions.description_json import description_to_json, read_description
@@ -111,6 +112,8 @@ class OrderReport:
         constants: the largest constants of the module, the largest first.
         constant_bytes: the number of bytes of all its constants.
         sharding: the shardings of its arrays; None for one device.
+        tflite_faults: what the converter to TFLite in TensorFlow may make wrong of it, by the names
+            of `xla_call_module.analyses.tflite_conversion.FAULTS`.
         needs_devices: the operation, with its source line, that one device, such as that of
             TensorFlow, cannot run; empty where there is none.
         changes: what was done to the module since it was exported.
@@ -134,6 +137,7 @@ class OrderReport:
     constants: tuple[Constant, ...]
     constant_bytes: int
     sharding: ShardingReport | None
+    tflite_faults: tuple[str, ...]
     needs_devices: str
     changes: tuple[str, ...]
     description: str
@@ -447,6 +451,7 @@ def report_order(call: CallModule) -> OrderReport:
         obstacles = tuple(map(_report_obstacle, find_obstacles(call, module)))
         sharding = read_shardings(call, module)
         needs_devices = operation_of_several_devices(call, module)
+        faults = conversion_faults(call, module)
     until = promised_until(call.stablehlo_version)
     return OrderReport(
         call=0,
@@ -464,6 +469,7 @@ def report_order(call: CallModule) -> OrderReport:
         constants=tuple(constants),
         constant_bytes=constant_bytes,
         sharding=sharding,
+        tflite_faults=faults,
         needs_devices=needs_devices,
         changes=call.changes,
         description=_description_of(call),

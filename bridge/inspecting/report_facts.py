@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bridge.inspecting.operation_counts import operations_text
+from xla_call_module.analyses.tflite_conversion import FAULTS
 from xla_call_module.dimensions import aval_text
 
 if TYPE_CHECKING:
@@ -113,6 +114,11 @@ def signature_facts(signature: SignatureReport) -> dict[str, str]:
         "gradients": f"order {signature.gradient_order}" if signature.gradient_order else "none",
         "devices": devices,
     }
+    if faults := signature.orders[0].tflite_faults:
+        told = "; ".join(FAULTS[name] for name in faults)
+        facts["TFLite"] = (
+            f"may be wrong by TensorFlow's converter ({told}); take bridge.save_litert"
+        )
     if signature.assigned:
         facts["assigns"] = ", ".join(signature.assigned)
     if signature.batch_buckets:

@@ -12,6 +12,7 @@ Nothing here changes a computation.
 | `branches` | what runs on one of several platforms? | the two above, passes |
 | `readable` | does a release read the artifact as it is? | passes, `exported` |
 | `tensorflow_functions` | which functions of TensorFlow does it call? | `exported`, passes |
+| `tflite_conversion` | what may TensorFlow's converter to TFLite make wrong of it? | inspecting |
 | `infer_signature` | which shapes, names and paths has a call of another program? | loading |
 | `constraints` | which relations of dimension variables does it assert? | loading, inspecting |
 | `module_shardings` | how do arguments and results lie on devices? | loading, inspecting |
