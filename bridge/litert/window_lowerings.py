@@ -1,8 +1,8 @@
-"""Windows that go over an array, as operations on slices of it.
+"""Windows that go over an array: pooling of images, and operations on slices.
 
-LiteRT's pooling loses NaN and infinities, and its other reductions of windows know few dtypes. What
-a window has is combined along one dimension after another, with the slices that begin where the
-elements of all windows do.
+LiteRT's pooling of images loses NaN, which is pooled apart, and its other reductions of windows
+know few dtypes. What other windows have is combined along one dimension after another, with the
+slices that begin where the elements of all windows do.
 """
 
 from __future__ import annotations
@@ -134,11 +134,57 @@ def _reduce_simply(
         made = lax.cumsum(value, running[0], reverse=running[1])
     elif running is not None:
         (made,) = _accumulate([value], running, lambda *pair: [combine(*pair)])
+    elif _is_pooling(name, logical, value.shape, windows):
+        made = _pooled(name, value, windows)
     else:
         made = _fold_axes(value, nothing, windows, combine)
     if begins:
         made = combine(made, jnp.broadcast_to(start, made.shape))
     return unsigned_order(made) if is_turned else made
+
+
+def _is_pooling(
+    name: str, logical: np.dtype[Any], shape: Sequence[Dimension], windows: WindowPlaces
+) -> bool:
+    """Whether it is the extreme of windows over the rows and columns of images of floats."""
+    return (
+        name in ("maximum", "minimum")
+        and not integer_bits(logical)
+        and len(shape) == 4
+        # Of symbolic sizes NaN would become an array whose size XNNPACK does not know beforehand.
+        and all(isinstance(size, int) and size > 0 for size in shape)
+        and all(
+            (windows.sizes[axis], windows.strides[axis], windows.padding[axis]) == (1, 1, (0, 0))
+            for axis in (0, 3)
+        )
+        and {*windows.dilation, *windows.base_dilation} == {1}
+        and math.prod(windows.sizes) > 1
+        and all(
+            min(pads) >= 0 and size + sum(pads) >= window
+            for size, pads, window in zip(shape, windows.padding, windows.sizes, strict=True)
+        )
+        # XNNPACK leaves wider strides to kernels that have the greatest float for infinity.
+        and all(stride <= size for stride, size in zip(windows.strides, windows.sizes, strict=True))
+    )
+
+
+def _pooled(name: str, value: Any, windows: WindowPlaces) -> Any:
+    """Return the extreme of windows over images by the kernel; what is NaN is pooled apart."""
+    pads = windows.padding
+    lowest = np.float32(-np.inf)
+    is_greatest = name == "maximum"
+    if any(map(any, pads)) and [*pads] != [
+        *lax.padtype_to_pads(value.shape, windows.sizes, windows.strides, "SAME")
+    ]:
+        fill = lowest if is_greatest else -lowest
+        value, pads = lax.pad(value, fill, [(*pair, 0) for pair in pads]), ((0, 0),) * 4
+
+    def pooled(array: Any) -> Any:
+        return lax.reduce_window(array, lowest, lax.max, windows.sizes, windows.strides, pads)
+
+    is_nan = pooled((value != value).astype(np.float32)) > 0
+    made = pooled(value) if is_greatest else -pooled(-value)
+    return jnp.where(is_nan, np.float32(np.nan), made)
 
 
 def _accumulate(

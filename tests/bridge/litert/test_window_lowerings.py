@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from bridge.litert.runtime import describe
 from tests.bridge.litert.checking import LiteRTCheck
 
 
@@ -44,6 +45,42 @@ def test_pooling_keeps_nan_and_infinities(
         )
 
     check(pooled, _images(), relative=1e-5)
+
+
+_IMAGE_POOLS = [
+    ((3, 3), (2, 2), "SAME"),
+    ((2, 2), (2, 2), "VALID"),
+    ((1, 3), (1, 1), "SAME"),
+    ((5, 2), (1, 2), ((0, 0), (1, 3), (0, 1), (0, 0))),
+]
+
+
+@pytest.mark.parametrize(("start", "function"), _MONOIDS[:2])
+def test_images_are_pooled_by_the_kernel(
+    check: LiteRTCheck, litert_process: Any, start: float, function: Callable[..., Any]
+) -> None:
+    images = _images()
+    images[1, 2:, 2:, 0] = start
+    images[0, :, :, 0] = np.finfo(np.float32).min
+
+    def over(images: Any, places: Any) -> Any:
+        size, stride, padding = places
+        windows = (1, *size, 1), (1, *stride, 1), padding
+        return lax.reduce_window(images, np.float32(start), function, *windows)
+
+    def pooled(images: Any) -> Any:
+        return [over(images, places) for places in _IMAGE_POOLS]
+
+    operators = describe(check.model(pooled, images), process=litert_process).operators
+    assert operators["MAX_POOL_2D"] == 2 * len(_IMAGE_POOLS)
+    assert "STRIDED_SLICE" not in operators
+    check(pooled, images)
+    # Strides that are wider than windows, and loops, which XNNPACK runs, too.
+    check(lambda images: over(images, ((1, 3), (3, 1), "SAME")), images)
+    check(
+        lambda images: lax.fori_loop(0, 2, lambda _, x: over(x, ((3, 3), (1, 1), "SAME")), images),
+        images,
+    )
 
 
 def test_wide_windows(check: LiteRTCheck) -> None:
