@@ -44,7 +44,10 @@ def prevent_misreadings(module: Any) -> None:
     """
     for function in module.body:
         # The main function may have the name of its signature already.
-        is_main = function.attributes["sym_visibility"].value != "private"
+        # A reducer of JAX is neither private nor said to be public.
+        visibility = "sym_visibility"
+        has_one = visibility in function.attributes
+        is_main = has_one and function.attributes[visibility].value == "public"
         for region in function.regions:
             _keep_in(region, set(), are_constant=not is_main)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,9 +39,11 @@ _RELATIVE = 2e-5
 _RELATIVE_OF_NARROW = HALF.relative
 
 
-def examples() -> Iterator[tuple[Any, Callable[..., Any], list[Any]]]:
-    """Yield each harness of these dtypes with its function and its arrays."""
-    for harness in harnesses(x64=False):
+def examples(
+    chosen: Iterable[Any] | None = None,
+) -> Iterator[tuple[Any, Callable[..., Any], list[Any]]]:
+    """Yield each harness of these dtypes, of all or of some, with its function and its arrays."""
+    for harness in harnesses(x64=False) if chosen is None else chosen:
         try:
             arrays = [
                 jnp.asarray(value) for value in harness.dyn_args_maker(np.random.RandomState(0))
