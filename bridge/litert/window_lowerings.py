@@ -23,6 +23,7 @@ from bridge.lifting.window_primitives import CUSTOM_CALLS as OF_JAX_CALLS
 from bridge.lifting.window_primitives import RULES as OF_JAX
 from bridge.lifting.window_primitives import WindowPlaces
 from bridge.litert.arithmetic_lowerings import is_unsigned, unsigned_order
+from bridge.litert.elementary_lowerings import negative
 from bridge.litert.lowered_operation import LoweredOperation
 from bridge.litert.storage_dtypes import ComplexParts, integer_bits, to_storage
 from xla_call_module.stablehlo.combiners import combiner_of, identity_of
@@ -183,7 +184,7 @@ def _pooled(name: str, value: Any, windows: WindowPlaces) -> Any:
         return lax.reduce_window(array, lowest, lax.max, windows.sizes, windows.strides, pads)
 
     is_nan = pooled((value != value).astype(np.float32)) > 0
-    made = pooled(value) if is_greatest else -pooled(-value)
+    made = pooled(value) if is_greatest else negative(pooled(negative(value)))
     return jnp.where(is_nan, np.float32(np.nan), made)
 
 

@@ -75,6 +75,8 @@ def test_images_are_pooled_by_the_kernel(
     assert operators["MAX_POOL_2D"] == 2 * len(_IMAGE_POOLS)
     assert "STRIDED_SLICE" not in operators
     check(pooled, images)
+    zeros = np.full((1, 4, 4, 1), -0.0, np.float32)
+    assert all(np.signbit(found).all() for found in check.run(pooled, zeros))
     # Strides that are wider than windows, and loops, which XNNPACK runs, too.
     check(lambda images: over(images, ((1, 3), (3, 1), "SAME")), images)
     check(
