@@ -26,7 +26,7 @@ from tests.benchmarks.measure import Ratio, compare, seconds
 if TYPE_CHECKING:
     from tests.bridge.onnx.models import Model
 
-_ROUNDS = 7
+_ROUNDS = 15
 _CONVERSIONS = 3
 _TOLERANCE = 2e-5
 _KEY = "serving_default"
@@ -43,15 +43,15 @@ def _networks() -> dict[str, tuple[Callable[[], Model], int, int]]:
         return drawn.Model(function, params, lambda batch: (x[:batch],), ())
 
     return {
-        "MLP": (lambda: of(models.mlp, models.mlp_data(512)), 32, 20),
-        "MobileNetV2": (drawn.mobilenet_v2, 1, 2),
+        "MLP": (lambda: of(models.mlp, models.mlp_data(512)), 32, 100),
+        "MobileNetV2": (drawn.mobilenet_v2, 1, 4),
         "ResNet-50": (drawn.resnet, 1, 1),
         "transformer block": (
             lambda: of(models.transformer_block, models.transformer_data()), 1, 5,
         ),
         "LSTM of 200 steps": (lambda: drawn.lstm(200, 64, 128), 8, 3),
-        "GPT decode step": (lambda: drawn.gpt_step(4, 256, 512, 1000), 1, 10),
-        "U-Net": (lambda: drawn.unet(16, 128), 1, 3),
+        "GPT decode step": (lambda: drawn.gpt_step(4, 256, 512, 1000), 1, 20),
+        "U-Net": (lambda: drawn.unet(16, 128), 1, 10),
     }  # fmt: skip
 
 
