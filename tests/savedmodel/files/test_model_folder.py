@@ -374,8 +374,8 @@ def base_path(tmp_path_factory):
     ],
 )
 def test_the_newest_version_is_named(base_path, verb, name, said):
-    if verb is bridge.to_onnx and name == "12":
-        return  # it reads files, too
+    if verb in (bridge.to_onnx, bridge.verify) and name == "12":
+        return  # they read files, too
     path = base_path / name
     with pytest.raises(FormatError, match=said.format(path=path, newest=base_path / "10")):
         verb(path)
