@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bridge.chains.orders import check_order
-from xla_call_module.errors import StructureError, UnsupportedError
+from xla_call_module.errors import UnsupportedError
 from xla_call_module.tracebacks import api_boundary, warn
 
 if TYPE_CHECKING:
@@ -231,9 +230,10 @@ def save_litert(
     """
     from bridge.inspecting.written_file import WrittenFile
     from bridge.litert.litert_model import written_signature
+    from bridge.sources.target_file import target_file
     from savedmodel.files.folder import hidden_folder
 
-    target = _check_target(path, overwrite=overwrite)
+    target = target_file(path, overwrite=overwrite)
     bound = _bind(
         model, signatures, params=params, args=args, platform=platform,
         order=gradient_order, inputs=inputs, outputs=outputs,
@@ -252,20 +252,3 @@ def save_litert(
         parameter_bytes=sum(arrays.values()),
         quantization=report,
     )
-
-
-def _check_target(path: Any, *, overwrite: bool) -> Path:
-    """Return the absolute path of the file to write, if it may be written."""
-    from savedmodel.files.remote import is_remote
-
-    if not isinstance(path, str | os.PathLike) or is_remote(path):
-        raise StructureError(
-            f"The model is to be written to {path!r}; expected the path of a file on a disk. To "
-            "do: write it there, and copy it to where it is to be."
-        )
-    target = Path(os.path.abspath(path))
-    if target.is_dir() or (target.exists() and not overwrite):
-        raise StructureError(
-            f"{target} exists. To do: take another path, or overwrite=True for a file."
-        )
-    return target

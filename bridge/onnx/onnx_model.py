@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -23,8 +22,8 @@ from bridge.onnx.graph.values import Value
 from bridge.onnx.operation_table import CUSTOM_CALLS
 from bridge.onnx.walker import walk_main
 from bridge.sources.bound_call import BoundCall, ModelFormat
+from bridge.sources.target_file import target_file
 from savedmodel.files.folder import bytes_of, fit_name, hidden_folder
-from savedmodel.files.remote import is_remote
 from xla_call_module.call import TensorSpec
 from xla_call_module.dimensions import linear_form
 from xla_call_module.dtypes import Array
@@ -156,18 +155,7 @@ def check_target(path: Any, external_data: Any, *, overwrite: bool) -> Path:
         isinstance(external_data, str) and external_data == "auto"
     ):
         raise StructureError(f"external_data is {external_data!r}; expected 'auto', True or False.")
-    if not isinstance(path, str | os.PathLike) or is_remote(path):
-        raise StructureError(
-            f"The model is to be written to {path!r}; expected the path of a file on a disk. To "
-            "do: write it there, and copy it to where it is to be."
-        )
-    target = Path(os.path.abspath(path))
-    for file in (target, data_of(target)):
-        if file.is_dir() or (file.exists() and not overwrite):
-            raise StructureError(
-                f"{file} exists. To do: take another path, or overwrite=True for a file."
-            )
-    return target
+    return target_file(path, overwrite=overwrite, beside=lambda target: [data_of(target)])
 
 
 def data_of(path: Path) -> Path:

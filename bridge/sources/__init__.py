@@ -10,9 +10,9 @@ The way of the data:
         ▼
     bridge/onnx, bridge/litert
 
-What a format takes is a `ModelFormat`: the custom calls that it has rules for, and what its models
-are called in messages. To add a format, make one of these where its rules are, and call
-`bind_source` with it.
+`target_file.py` says where such a model may be written. What a format takes is a `ModelFormat`: the
+custom calls that it has rules for, and what its models are called in messages. To add a format,
+make one of these where its rules are, and call `bind_source` with it.
 """
 
 from __future__ import annotations
