@@ -65,7 +65,7 @@ def test_every_fault_has_a_function():
     assert {*_FUNCTIONS, "platform"} == FAULTS.keys()
 
 
-@pytest.mark.parametrize("name", set(_FUNCTIONS) - {"factorization"})
+@pytest.mark.parametrize("name", [name for name in _FUNCTIONS if name != "factorization"])
 def test_faults_are_found(name):
     assert faults(export.export(jax.jit(_FUNCTIONS[name]))(X)) == (name,)
 
