@@ -6,13 +6,13 @@ Its cause is in the converter or in the runtime; `bridge.save_litert` writes aro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from xla_call_module.call import CallModule
-from xla_call_module.stablehlo.attributes import Attributes, callee_of, symbol_name
+from xla_call_module.stablehlo.attributes import Attributes, callee_of
 from xla_call_module.stablehlo.elements import element_dtype, read_elements
 from xla_call_module.stablehlo.modules import functions_of, result_number, tensor_type, walk
 
@@ -35,8 +35,11 @@ def conversion_faults(call: CallModule, module: Any) -> tuple[str, ...]:
     """
     functions = functions_of(module)
     found = {name for operation in walk(module) for name in _faults_of(operation)}
-    if any(_swaps(operation, functions) for operation in walk(module)):
-        found.add("swapped values")
+    for loop in (operation for operation in walk(module) if operation.name == _LOOP):
+        if _swaps(loop, functions):
+            found.add("swapped values")
+        if any(inner.name in _BRANCHES for inner in _operations_in(loop, functions)):
+            found.add("branch in a loop")
     if call.has_platform_index and call.platforms[0] != "cpu":
         found.add("platform")
     if any(name.startswith(_FACTORIZATIONS) for name in functions):
@@ -48,21 +51,22 @@ def _faults_of(operation: Any) -> list[str]:
     return [name for name, is_faulty in _PREDICATES.items() if is_faulty(operation)]
 
 
-def _is_branch_in_loop(operation: Any) -> bool:
-    """Return whether a branch is in a loop, or in a function, which a loop may call."""
-    if operation.name not in _BRANCHES:
-        return False
-    around = operation.parent
-    while around.name not in (_LOOP, "func.func"):
-        around = around.parent
-    return around.name == _LOOP or symbol_name(around) != "main"
+def _operations_in(operation: Any, functions: Mapping[str, Any]) -> Iterator[Any]:
+    """Return the operations in the regions of another one, and in the functions called there."""
+    pending, called = [operation], set[str]()
+    while pending:
+        for region in pending.pop().regions:
+            for inner in (view.operation for block in region.blocks for view in block):
+                yield inner
+                pending.append(inner)
+                if inner.name == "func.call" and (name := callee_of(inner)) not in called:
+                    called.add(name)
+                    pending.append(functions[name])
 
 
-def _swaps(operation: Any, functions: Mapping[str, Any]) -> bool:
+def _swaps(loop: Any, functions: Mapping[str, Any]) -> bool:
     """Return whether a loop returns what it carries in another place."""
-    if operation.name != _LOOP:
-        return False
-    (body,) = operation.regions[1].blocks
+    (body,) = loop.regions[1].blocks
     *_, last = body
     places = {argument: number for number, argument in enumerate(body.arguments)}
     returned = [_before_calls(value, functions) for value in last.operands]
@@ -132,7 +136,6 @@ FAULTS: Mapping[str, str] = {
     "platform": "the branch of the platform is not that of the CPU",
 }
 _PREDICATES: Mapping[str, Callable[[Any], bool]] = {
-    "branch in a loop": _is_branch_in_loop,
     "dilated convolution": _is_dilated,
     "infinity": _is_of_infinity,
     "remainder": _is_remainder,

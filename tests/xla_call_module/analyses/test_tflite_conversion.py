@@ -85,6 +85,15 @@ def test_a_platform_that_is_not_the_first_is_found():
     assert faults(export.export(jax.jit(chosen), platforms=["cpu", "tpu"])(X)) == ()
 
 
+def test_a_branch_outside_of_loops_is_none_in_a_loop():
+    (spec,) = export.symbolic_args_specs((jax.ShapeDtypeStruct((2, 4), "float32"),), "b, 4")
+
+    def chosen(x):
+        return lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x)
+
+    assert faults(export.export(jax.jit(chosen), platforms=["cpu", "cuda", "tpu"])(spec)) == ()
+
+
 @pytest.mark.parametrize("function", [jnp.tanh, jax.nn.softmax, lambda x: x @ x.T])
 def test_nothing_is_said_of_what_converts_rightly(function):
     assert faults(export.export(jax.jit(function))(X)) == ()
