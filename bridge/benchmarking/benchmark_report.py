@@ -24,7 +24,7 @@ _COLORS = {
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRow:
-    """What was measured of one runtime, in a process of its own, on one core.
+    """The figures of one runtime, in a process of its own, on one core.
 
     Attributes:
         runtime: its name.

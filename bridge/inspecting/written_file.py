@@ -97,7 +97,7 @@ class WrittenSignature:
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """What the quantization of a model gains and costs.
+    """The gain and the cost of the quantization of a model.
 
     Attributes:
         kind: the kind, as `save_litert` takes it.

@@ -1,4 +1,4 @@
-"""What operations of a module compute of some numbers, which tells what function they are.
+"""The results of operations of a module for some numbers, which tell what function they are.
 
 The operations are computed by numpy, of numbers all over the domains of JAX's functions, and
 compared with what scipy says of these.

@@ -22,7 +22,7 @@ from xla_call_module.stablehlo.attributes import comparison_direction
 from xla_call_module.stablehlo.combiners import block_dtypes, combiner_of, identity_of
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES, WINDOW_ATTRIBUTES
 
-__all__ = ["CUSTOM_CALLS", "RULES", "WindowPlaces"]
+__all__ = ["CUSTOM_CALLS", "RULES", "WindowPlaces", "computed_windows_of", "windows_of"]
 
 # How many elements of a window are combined one after another where it is differentiated.
 MAX_WINDOW = 1024
@@ -72,28 +72,37 @@ class WindowPlaces:
 
 
 def _reduce_window(op: LiftedOperation) -> Any:
+    return _reduce_windows(op, op.arrays, windows_of(op))
+
+
+def _dynamic_reduce_window(op: LiftedOperation) -> Any:
+    windows, count = computed_windows_of(op)
+    return _reduce_windows(op, [as_array(value) for value in op.operands[:count]], windows)
+
+
+def windows_of(op: LiftedOperation) -> WindowPlaces:
+    """Return the windows of a `reduce_window`."""
     rank = len(op.types[0].shape)
     ones = (1,) * rank
-    windows = WindowPlaces(
+    return WindowPlaces(
         sizes=op.integers("window_dimensions"),
         strides=op.integers("window_strides", ones),
         padding=tuple(zip(*op.padding(rank), strict=True)),
         base_dilation=op.integers("base_dilations", ones),
         dilation=op.integers("window_dilations", ones),
     )
-    return _reduce_windows(op, op.arrays, windows)
 
 
 # How many operands of a `dynamic_reduce_window` say what its windows are.
 _COMPUTED = 5
 
 
-def _dynamic_reduce_window(op: LiftedOperation) -> Any:
+def computed_windows_of(op: LiftedOperation) -> tuple[WindowPlaces, int]:
+    """Return the windows of a `dynamic_reduce_window`, and the number of its other operands."""
     count = len(op.operands) - _COMPUTED
     sizes, strides, base, dilation, padding = map(op.dimensions, range(count, count + _COMPUTED))
     pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
-    windows = WindowPlaces(sizes, strides, pairs, base, dilation)
-    return _reduce_windows(op, [as_array(value) for value in op.operands[:count]], windows)
+    return WindowPlaces(sizes, strides, pairs, base, dilation), count
 
 
 def _reduce_windows(op: LiftedOperation, arrays: Sequence[Any], windows: WindowPlaces) -> list[Any]:

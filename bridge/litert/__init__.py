@@ -3,14 +3,14 @@
 The way of the data:
 
     what `bridge.sources` binds: a `BoundCall` for each signature
-        │ lowering.py         its module is walked, each operation by its rule in lowering_table.py
+        │ call_lowering.py    its module is walked, each operation by its rule in lowering_table.py
         │    *_lowerings.py   rules, a file for each family: operations that LiteRT executes rightly
         ▼
     jax.export.Exported       of these operations alone
         │ converter.py        in a process of its own: worker.py, module_conversion.py and what
         ▼                     these import convert it by the package litert-converter
     flatbuffer
-        │ verification.py     run on probes by runtime.py, in that process too, against JAX
+        │ model_verification.py  run on probes by runtime.py, in that process too, against JAX
         ▼
     conversion.py             a file, which appears whole
 

@@ -129,8 +129,8 @@ def _made(
     from bridge.litert.first_difference import first_difference
     from bridge.litert.kept_probes import keep_probes
     from bridge.litert.litert_model import make_model
+    from bridge.litert.model_verification import compare_model, make_trials
     from bridge.litert.quantization import check_quantize, quantized
-    from bridge.litert.verification import compare_model, make_trials
     from bridge.litert.worker_process import LiteRTProcess
 
     check_quantize(quantize, calibration)

@@ -1,4 +1,4 @@
-"""What the converter makes wrong, kept from it before its passes and mended after them.
+"""The converter's wrong results, kept from it before its passes and mended after them.
 
 It is a part of the program `bridge.litert.worker`.
 """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge.litert.litert_model import make_model
-from bridge.litert.verification import compare_model, given_trials
+from bridge.litert.model_verification import compare_model, given_trials
 from bridge.litert.worker_process import LiteRTProcess
 from bridge.sources.bound_call import BoundCall
 from bridge.verifying.comparison import Tolerance

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bridge.litert.metadata import add_entry, read_entry
-from bridge.litert.verification import compare_model
+from bridge.litert.model_verification import compare_model
 from bridge.litert.worker_process import LiteRTProcess
 from bridge.verifying.comparison import Tolerance
 from bridge.verifying.trials import Trial, read_trials, write_trials

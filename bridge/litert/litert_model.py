@@ -10,8 +10,8 @@ from typing import Any
 from jax import export
 
 from bridge.inspecting.written_file import TensorReport, WrittenSignature
+from bridge.litert.call_lowering import Places, lower_call
 from bridge.litert.converter import SignatureModule, convert
-from bridge.litert.lowering import Places, lower_call
 from bridge.litert.lowering_table import LITERT_TABLE
 from bridge.litert.worker_process import LiteRTProcess
 from bridge.loading.loaded import LoadedModel

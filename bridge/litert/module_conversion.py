@@ -35,7 +35,7 @@ Place = tuple[str, str]
 
 
 class Refusal(Exception):  # noqa: N818 - the converter made the error
-    """What the converter says about operations that it does not take.
+    """The converter does not take some operations; with what it says of them.
 
     Attributes:
         places: the operations and where they are.

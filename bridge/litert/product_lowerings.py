@@ -21,7 +21,7 @@ from jax import lax
 
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.product_primitives import RULES as OF_JAX
-from bridge.litert import bits
+from bridge.litert import bit_operations as bits
 from bridge.litert.lowered_operation import LoweredOperation
 from bridge.litert.storage_dtypes import ComplexParts, integer_bits
 from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions

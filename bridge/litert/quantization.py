@@ -11,8 +11,8 @@ import numpy as np
 from bridge.core.npz_file import NPZ_ERRORS, open_npz
 from bridge.core.probes import RANDOM
 from bridge.inspecting.written_file import Quantization
+from bridge.litert.model_verification import given_trials
 from bridge.litert.runtime import Runtime
-from bridge.litert.verification import given_trials
 from bridge.litert.worker import describe_arrays
 from bridge.litert.worker_process import LiteRTProcess, ProcessDeath
 from bridge.sources.bound_call import BoundCall

@@ -12,7 +12,7 @@ from jax import lax
 
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.random_primitives import CUSTOM_CALLS as OF_JAX
-from bridge.litert import bits
+from bridge.litert import bit_operations as bits
 from bridge.litert.lowered_operation import LoweredOperation
 from bridge.litert.storage_dtypes import integer_bits
 

@@ -16,7 +16,7 @@ from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.reduction_primitives import counts_along
 from bridge.lifting.sorting_primitives import CUSTOM_CALLS as OF_JAX_CALLS
 from bridge.lifting.sorting_primitives import approximation_settings, compared_direction
-from bridge.litert import bits
+from bridge.litert import bit_operations as bits
 from bridge.litert.arithmetic_lowerings import is_unsigned, total_order, unsigned_order
 from bridge.litert.indexing_lowerings import take_rows
 from bridge.litert.lowered_operation import LoweredOperation

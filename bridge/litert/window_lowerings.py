@@ -21,7 +21,7 @@ from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.reduction_primitives import is_identity, reducer_of
 from bridge.lifting.window_primitives import CUSTOM_CALLS as OF_JAX_CALLS
 from bridge.lifting.window_primitives import RULES as OF_JAX
-from bridge.lifting.window_primitives import WindowPlaces
+from bridge.lifting.window_primitives import WindowPlaces, computed_windows_of, windows_of
 from bridge.litert.arithmetic_lowerings import is_unsigned, unsigned_order
 from bridge.litert.elementary_lowerings import negative
 from bridge.litert.lowered_operation import LoweredOperation
@@ -65,27 +65,11 @@ def _combiner(name: str, logical: np.dtype[Any]) -> Callable[..., Any] | None:
 
 
 def _reduce_window(op: LoweredOperation) -> Any:
-    rank = len(op.types[0].shape)
-    ones = (1,) * rank
-    windows = WindowPlaces(
-        sizes=op.integers("window_dimensions"),
-        strides=op.integers("window_strides", ones),
-        padding=tuple(zip(*op.padding(rank), strict=True)),
-        base_dilation=op.integers("base_dilations", ones),
-        dilation=op.integers("window_dilations", ones),
-    )
-    return _reduce_windows(op, op.arrays, windows)
-
-
-# How many operands of a `dynamic_reduce_window` say what its windows are.
-_COMPUTED = 5
+    return _reduce_windows(op, op.arrays, windows_of(op))
 
 
 def _dynamic_reduce_window(op: LoweredOperation) -> Any:
-    count = len(op.operands) - _COMPUTED
-    sizes, strides, base, dilation, padding = map(op.dimensions, range(count, count + _COMPUTED))
-    pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
-    windows = WindowPlaces(sizes, strides, pairs, base, dilation)
+    windows, count = computed_windows_of(op)
     return _reduce_windows(op, op.arrays[:count], windows)
 
 

@@ -3,7 +3,7 @@
 What is not in here is refused: complex numbers and FFTs, collectives of several devices, what talks
 to the host, and custom calls of vendors' libraries. Linear algebra has been replaced by other
 operations before (`xla_call_module.passes.linear_algebra`). Integers of few bits and small floats
-go by the same rules, in a wider dtype (`bridge.onnx.graph.storage_dtypes`), and what they make is
+go by the same rules, in a wider dtype (`bridge.core.narrow_types`), and what they make is
 fitted (`bridge.onnx.arithmetic.narrow_operations`).
 """
 

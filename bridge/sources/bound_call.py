@@ -19,13 +19,13 @@ from bridge.core.explaining import flatten, refusing_unsortable_keys
 from bridge.core.exported_file import parse_exported
 from bridge.core.keys import to_physical
 from bridge.core.names import Names, choose_names, input_names, output_names
+from bridge.core.narrow_types import NARROW_TYPES, storage_dtype_of
 from bridge.core.narrowing import narrow_array, narrow_dtype
 from bridge.core.trees import key_names, to_identifier, unique_names
 from bridge.exporting.export_model import export_model
 from bridge.loading.exported_from_call import exported_from_call
 from bridge.loading.loaded import LoadedModel, LoadedSignature
 from bridge.loading.mlir_files import call_of_file, is_mlir, with_signature
-from bridge.onnx.graph.storage_dtypes import NARROW_TYPES, storage_dtype_of
 from bridge.sources.boundary_casts import cast_at_boundary, with_boundary_casts
 from savedmodel.files.model_folder import read_file
 from savedmodel.model import DEFAULT_SIGNATURE

@@ -12,7 +12,7 @@ from typing import Any
 
 from jax import export
 
-from bridge.onnx.graph.storage_dtypes import NARROW_TYPES, storage_dtype_of
+from bridge.core.narrow_types import NARROW_TYPES, storage_dtype_of
 from xla_call_module._jax import func, ir, make_ir_context, survive_forks
 from xla_call_module.call import read_artifact_version
 from xla_call_module.dtypes import dtype_from_name

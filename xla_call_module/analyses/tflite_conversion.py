@@ -1,4 +1,4 @@
-"""What the converter to TFLite in TensorFlow is known to make wrong of a module, without a word.
+"""The known wrong results of the converter to TFLite in TensorFlow, which it makes without a word.
 
 Each fault was seen with TensorFlow 2.21: a model that converts, runs, and computes something else.
 Its cause is in the converter or in the runtime; `bridge.save_litert` writes around all of them.

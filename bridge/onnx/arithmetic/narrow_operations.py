@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from bridge.core.narrow_types import NarrowFloat, NarrowInteger, NarrowType
 from bridge.onnx.arithmetic.bits import count_up_to, is_negative, join_integers, split_integers
 from bridge.onnx.arithmetic.reductions import reducer_of
 from bridge.onnx.graph import nodes
@@ -23,7 +24,6 @@ from bridge.onnx.graph.stablehlo_operation import (
     Rule,
     type_of,
 )
-from bridge.onnx.graph.storage_dtypes import NarrowFloat, NarrowInteger, NarrowType
 from bridge.onnx.graph.values import Value
 from xla_call_module.dtypes import Array
 

@@ -9,6 +9,5 @@ graph_builder.py         `Graph`: names, equal operations, sizes as tensors
 folding.py               operations of constants are computed here, too
 kernels.py               the dtype in which each operation is computed
 onnx_runtime.py          the record of ONNX Runtime: its kernels and its deviations
-storage_dtypes.py        the narrow types, and the dtypes that hold their values
 protos.py                the finished graph is pruned, rewritten and written as a message
 """

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, defs
 
+from bridge.core.narrow_types import NARROW_TYPES
 from bridge.onnx.graph.onnx_runtime import KERNELS
-from bridge.onnx.graph.storage_dtypes import NARROW_TYPES
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError
 

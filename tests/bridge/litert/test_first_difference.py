@@ -10,7 +10,7 @@ import pytest
 from bridge.litert.conversion import _check
 from bridge.litert.first_difference import first_difference
 from bridge.litert.litert_model import bind_signatures
-from bridge.litert.verification import make_trials
+from bridge.litert.model_verification import make_trials
 from bridge.verifying.comparison import Tolerance
 from bridge.verifying.verification import VerifyRow
 from xla_call_module.errors import UnsupportedError
