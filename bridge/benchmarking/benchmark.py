@@ -24,7 +24,12 @@ from bridge.litert.kept_probes import kept_probes
 from bridge.litert.litert_model import bind_signatures
 from bridge.litert.metadata import is_model
 from bridge.litert.model_verification import make_trials
-from bridge.litert.worker import describe_arrays, read_arrays, read_message, write_message
+from bridge.litert.worker.worker_program import (
+    describe_arrays,
+    read_arrays,
+    read_message,
+    write_message,
+)
 from bridge.load import load
 from bridge.onnx.conversion import save_onnx
 from bridge.save import save

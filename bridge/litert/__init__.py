@@ -3,28 +3,20 @@
 The way of the data:
 
     what `bridge.sources` binds: a `BoundCall` for each signature
-        │ call_lowering.py    its module is walked, each operation by its rule in lowering_table.py
-        │    *_lowerings.py   rules, a file for each family: operations that LiteRT executes rightly
+        │ litert_model.py        lowers each by `lowering/`
         ▼
-    jax.export.Exported       of these operations alone
-        │ converter.py        in a process of its own: worker.py, module_conversion.py and what
-        ▼                     these import convert it by the package litert-converter
+    jax.export.Exported          of operations that LiteRT executes rightly
+        │ converter.py           has them converted in a process of its own (`worker_process.py`),
+        ▼                        in which `worker/` works with the package litert-converter
     flatbuffer
+        │ quantization.py        if the user asks for it
         │ model_verification.py  run on probes by runtime.py, in that process too, against JAX
+        │ kept_probes.py         which the file keeps, for a later `bridge.verify`
         ▼
-    conversion.py             a file, which appears whole
+    conversion.py                a file, which appears whole
 
-The walk over a module, and all rules that are not of LiteRT, are those of `bridge.lifting`: a
-`LiftingTable` says which rules are taken. A rule takes a `LoweredOperation`, whose operands have
-their storage dtypes (`storage_dtypes.py`): integers are int32, small floats float32, and complex
-numbers pairs (`ComplexParts`). It computes its result by functions of JAX whose operations LiteRT
-has kernels for.
-
-To add an operation: a function `_name(op)` in the file of its family, and its place in the `RULES`
-there; `kept(rule)` where elements are only moved, so that complex numbers are, too, and
-`moved(rule)` where results are computed, which rounds them to the dtype of the module. What LiteRT
-cannot express exactly: `op.refuse("reason", "what to do instead")`. `check(function, *arrays)` of
-`tests/bridge/litert/checking.py` says that JAX and LiteRT agree.
+`first_difference.py` finds the operation from which on a model differs, and `litert_report.py` says
+for `bridge.inspect` what is in a file.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from typing import Any
 from jax import export
 
 from bridge.inspecting.written_file import TensorReport, WrittenSignature
-from bridge.litert.call_lowering import Places, lower_call
 from bridge.litert.converter import SignatureModule, convert
-from bridge.litert.lowering_table import LITERT_TABLE
+from bridge.litert.lowering.call_lowering import Places, lower_call
+from bridge.litert.lowering.lowering_table import LITERT_TABLE
 from bridge.litert.worker_process import LiteRTProcess
 from bridge.loading.loaded import LoadedModel
 from bridge.sources.bound_call import BoundCall, ModelFormat, bind_source

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from bridge.core.probes import EDGES, GIVEN, HUGE, INF, RANDOM, SIZES, choose_sizes, draw
+from bridge.litert.lowering.storage_dtypes import boundary_dtype
 from bridge.litert.runtime import Runtime
-from bridge.litert.storage_dtypes import boundary_dtype
 from bridge.litert.worker_process import LiteRTProcess
 from bridge.loading.calling import call_flat
 from bridge.loading.exported_from_call import exported_from_call

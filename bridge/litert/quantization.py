@@ -13,7 +13,7 @@ from bridge.core.probes import RANDOM
 from bridge.inspecting.written_file import Quantization
 from bridge.litert.model_verification import given_trials
 from bridge.litert.runtime import Runtime
-from bridge.litert.worker import describe_arrays
+from bridge.litert.worker.worker_program import describe_arrays
 from bridge.litert.worker_process import LiteRTProcess, ProcessDeath
 from bridge.sources.bound_call import BoundCall
 from bridge.verifying.comparison import greatest_error, is_finite

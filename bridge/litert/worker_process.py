@@ -16,7 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bridge.litert.worker import read_message, write_message
+from bridge.litert.worker import worker_program
+from bridge.litert.worker.worker_program import read_message, write_message
 from xla_call_module.errors import MissingDependencyError
 
 __all__ = ["LiteRTProcess", "ProcessDeath", "check_installed"]
@@ -25,14 +26,9 @@ __all__ = ["LiteRTProcess", "ProcessDeath", "check_installed"]
 _START = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from bridge.litert.worker import main
+from bridge.litert.worker.worker_program import main
 main()
 """
-_PROGRAM = (
-    "branch_selection.py", "conversion_corrections.py", "dynamic_sizes.py", "loop_outlining.py",
-    "model_execution.py", "model_quantization.py", "module_conversion.py", "tensor_copies.py",
-    "worker.py",
-)  # fmt: skip
 _WHEELS = {"litert_converter": "litert-converter", "ai_edge_litert": "ai-edge-litert"}
 _MAX_SECONDS = 1800.0  # for one request
 _MAX_LAST_WORDS = 2000  # characters
@@ -105,11 +101,9 @@ class LiteRTProcess:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory()
             package = Path(self._folder.name, "bridge", "litert")
-            package.mkdir(parents=True)
+            shutil.copytree(Path(worker_program.__file__).parent, package / "worker")
             for folder in (package, package.parent):
                 (folder / "__init__.py").touch()
-            for name in _PROGRAM:
-                shutil.copy(Path(__file__).with_name(name), package)
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, self._folder.name],
@@ -122,7 +116,7 @@ class LiteRTProcess:
     def request(
         self, verb: str, parts: Sequence[Any] = (), **options: Any
     ) -> tuple[dict[str, Any], list[bytes]]:
-        """Return the answer of a verb of `worker.py`.
+        """Return the answer of a verb of `worker_program.py`.
 
         Raises:
             ProcessDeath: there is none.

@@ -22,8 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 import bridge
+from bridge.litert.lowering.storage_dtypes import boundary_dtype
 from bridge.litert.runtime import Runtime
-from bridge.litert.storage_dtypes import boundary_dtype
 from tests.matrix import consumer
 from tests.matrix.case import Case
 from tests.matrix.files import _logical, _physical, _settings

@@ -38,7 +38,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "bridge": (
         "core",
         "lifting",
-        "batching.rowwise calling_tf exporting loading onnx.graph",
+        "batching.rowwise calling_tf exporting litert.lowering litert.worker loading onnx.graph",
         "chains inspecting",
         "call_tf converting load onnx.arithmetic onnx.loops retarget saving sources verifying",
         "litert",

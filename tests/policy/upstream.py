@@ -54,9 +54,9 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     ),
     "keras": ("bridge.keras",),
     "tf_keras": ("bridge.tf_keras",),
-    "ai_edge_litert": ("bridge.benchmarking.runtime_calls", "bridge.litert.model_execution"),
-    "ai_edge_quantizer": ("bridge.litert.model_quantization",),
-    "litert_converter": ("bridge.litert",),
+    "ai_edge_litert": ("bridge.benchmarking.runtime_calls", "bridge.litert.worker.model_execution"),
+    "ai_edge_quantizer": ("bridge.litert.worker.model_quantization",),
+    "litert_converter": ("bridge.litert.worker",),
     "onnx": ("bridge.onnx",),
     "onnxruntime": ("bridge.benchmarking.runtime_calls", "bridge.cli.run_sources"),
 }

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from bridge.litert.call_lowering import lower_call
 from bridge.litert.converter import SignatureModule, convert
-from bridge.litert.lowering_table import LITERT_TABLE
+from bridge.litert.lowering.call_lowering import lower_call
+from bridge.litert.lowering.lowering_table import LITERT_TABLE
 from bridge.litert.runtime import Runtime
 from bridge.litert.worker_process import LiteRTProcess
 from xla_call_module.checks import DisabledCheck

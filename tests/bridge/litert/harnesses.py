@@ -22,8 +22,8 @@ import numpy as np
 from jax import export
 
 import bridge
+from bridge.litert.lowering.storage_dtypes import boundary_dtype
 from bridge.litert.runtime import Runtime
-from bridge.litert.storage_dtypes import boundary_dtype
 from bridge.litert.worker_process import LiteRTProcess
 from tests.bridge.lifting.harnesses import Outcome, harnesses
 from tests.matrix.case import HALF

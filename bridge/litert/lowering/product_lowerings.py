@@ -21,9 +21,9 @@ from jax import lax
 
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.product_primitives import RULES as OF_JAX
-from bridge.litert import bit_operations as bits
-from bridge.litert.lowered_operation import LoweredOperation
-from bridge.litert.storage_dtypes import ComplexParts, integer_bits
+from bridge.litert.lowering import bit_operations as bits
+from bridge.litert.lowering.lowered_operation import LoweredOperation
+from bridge.litert.lowering.storage_dtypes import ComplexParts, integer_bits
 from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
 
 __all__ = ["RULES", "contract"]

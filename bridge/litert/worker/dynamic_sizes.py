@@ -2,7 +2,7 @@
 
 The converter wants the sizes of what `stablehlo.gather` and `stablehlo.dynamic_slice` read from,
 makes no iota of a shape of several dimensions, and knows no greatest elements of dynamic arrays. It
-is a part of the program `bridge.litert.worker`.
+is a part of the program `bridge.litert.worker.worker_program`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from litert_converter.mlir import ir
 from litert_converter.mlir.dialects import stablehlo
 
-from bridge.litert.loop_outlining import nested_operations
+from bridge.litert.worker.loop_outlining import nested_operations
 
 
 def lower_dynamic_sizes(module: Any) -> None:

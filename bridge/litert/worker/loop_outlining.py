@@ -4,7 +4,7 @@ A flatbuffer has a subgraph for the condition of a loop and one for its body, wh
 the values that the loop carries. So what a region uses of the values around it is carried along,
 and constants are copied into the regions: the file has one copy of what is in them.
 
-It is a part of the program `bridge.litert.worker`.
+It is a part of the program `bridge.litert.worker.worker_program`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from litert_converter.mlir import ir
 
-from bridge.litert.tensor_copies import copy_of
+from bridge.litert.worker.tensor_copies import copy_of
 
 _LOOP, _YIELD = "tfl.while", "tfl.yield"
 # What is copied into the regions that use it.

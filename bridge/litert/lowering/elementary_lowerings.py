@@ -16,8 +16,8 @@ import numpy as np
 from jax import lax
 
 from bridge.lifting.lifted_operation import LiftingRule
-from bridge.litert.float_rounding import round_to, with_sign
-from bridge.litert.lowered_operation import LoweredOperation
+from bridge.litert.lowering.float_rounding import round_to, with_sign
+from bridge.litert.lowering.lowered_operation import LoweredOperation
 
 __all__ = [
     "RULES",

@@ -19,9 +19,9 @@ from jax import lax
 from bridge.lifting.indexing_primitives import RULES as OF_JAX
 from bridge.lifting.known_values import Dimension
 from bridge.lifting.lifted_operation import LiftingRule
-from bridge.litert.arithmetic_lowerings import is_unsigned, unsigned_order
-from bridge.litert.lowered_operation import LoweredOperation
-from bridge.litert.storage_dtypes import integer_bits
+from bridge.litert.lowering.arithmetic_lowerings import is_unsigned, unsigned_order
+from bridge.litert.lowering.lowered_operation import LoweredOperation
+from bridge.litert.lowering.storage_dtypes import integer_bits
 from xla_call_module.stablehlo.combiners import combiner_of
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 

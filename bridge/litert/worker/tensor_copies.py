@@ -1,6 +1,6 @@
 """Copies of tensors, where LiteRT would have one tensor in two places.
 
-It is a part of the program `bridge.litert.worker`.
+It is a part of the program `bridge.litert.worker.worker_program`.
 """
 
 from __future__ import annotations

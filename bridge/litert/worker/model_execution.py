@@ -1,6 +1,6 @@
 """Models run by ai_edge_litert, and what is in them.
 
-It is a part of the program `bridge.litert.worker`.
+It is a part of the program `bridge.litert.worker.worker_program`.
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ from bridge.lifting.reduction_primitives import is_identity, reducer_of
 from bridge.lifting.window_primitives import CUSTOM_CALLS as OF_JAX_CALLS
 from bridge.lifting.window_primitives import RULES as OF_JAX
 from bridge.lifting.window_primitives import WindowPlaces, computed_windows_of, windows_of
-from bridge.litert.arithmetic_lowerings import is_unsigned, unsigned_order
-from bridge.litert.elementary_lowerings import negative
-from bridge.litert.lowered_operation import LoweredOperation
-from bridge.litert.storage_dtypes import ComplexParts, integer_bits, to_storage
+from bridge.litert.lowering.arithmetic_lowerings import is_unsigned, unsigned_order
+from bridge.litert.lowering.elementary_lowerings import negative
+from bridge.litert.lowering.lowered_operation import LoweredOperation
+from bridge.litert.lowering.storage_dtypes import ComplexParts, integer_bits, to_storage
 from xla_call_module.stablehlo.combiners import combiner_of, identity_of
 
 __all__ = ["CUSTOM_CALLS", "RULES"]

@@ -12,7 +12,7 @@ from jax import lax
 
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.shape_primitives import RULES as OF_JAX
-from bridge.litert.lowered_operation import LoweredOperation
+from bridge.litert.lowering.lowered_operation import LoweredOperation
 
 __all__ = ["RULES"]
 

@@ -1,6 +1,6 @@
 """The converter's wrong results, kept from it before its passes and mended after them.
 
-It is a part of the program `bridge.litert.worker`.
+It is a part of the program `bridge.litert.worker.worker_program`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from litert_converter.mlir import ir
 
-from bridge.litert.loop_outlining import nested_operations
+from bridge.litert.worker.loop_outlining import nested_operations
 
 # Operations whose operands must not be exchanged.
 _ORDERED = frozenset({"stablehlo.divide", "stablehlo.subtract"})

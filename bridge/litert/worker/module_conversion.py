@@ -1,6 +1,6 @@
 """Portable artifacts of StableHLO converted to a flatbuffer by litert_converter.
 
-It is a part of the program `bridge.litert.worker`.
+It is a part of the program `bridge.litert.worker.worker_program`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from litert_converter import converter_api_ext
 from litert_converter.mlir import ir, passmanager
 from litert_converter.mlir.dialects import stablehlo
 
-from bridge.litert.branch_selection import chain_branches
-from bridge.litert.conversion_corrections import prevent_misreadings, restore_scatter_regions
-from bridge.litert.dynamic_sizes import lower_dynamic_sizes
-from bridge.litert.loop_outlining import name_arguments, nested_operations, outline_loops
-from bridge.litert.model_execution import describe_model, missing_kernel
-from bridge.litert.tensor_copies import separate_results
+from bridge.litert.worker.branch_selection import chain_branches
+from bridge.litert.worker.conversion_corrections import prevent_misreadings, restore_scatter_regions
+from bridge.litert.worker.dynamic_sizes import lower_dynamic_sizes
+from bridge.litert.worker.loop_outlining import name_arguments, nested_operations, outline_loops
+from bridge.litert.worker.model_execution import describe_model, missing_kernel
+from bridge.litert.worker.tensor_copies import separate_results
 
 _EXPORTED_NAMES, _ENTRY = "tf_saved_model.exported_names", "tf.entry_function"
 _MAX_LOCATION = 20_000  # characters

@@ -2,7 +2,7 @@
 
 The exporter writes `stablehlo.case` with other operands than its branches take.
 
-It is a part of the program `bridge.litert.worker`.
+It is a part of the program `bridge.litert.worker.worker_program`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from litert_converter.mlir import ir
 from litert_converter.mlir.dialects import stablehlo
 
-from bridge.litert.loop_outlining import nested_operations
+from bridge.litert.worker.loop_outlining import nested_operations
 
 
 def chain_branches(module: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bridge.lifting import custom_call_primitives
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
-from bridge.litert import (
+from bridge.litert.lowering import (
     arithmetic_lowerings,
     complex_lowerings,
     control_lowerings,
@@ -18,8 +18,8 @@ from bridge.litert import (
     sorting_lowerings,
     window_lowerings,
 )
-from bridge.litert.lowered_operation import LoweredOperation, kept, moved
-from bridge.litert.storage_dtypes import to_storage
+from bridge.litert.lowering.lowered_operation import LoweredOperation, kept, moved
+from bridge.litert.lowering.storage_dtypes import to_storage
 
 __all__ = ["LITERT_TABLE"]
 

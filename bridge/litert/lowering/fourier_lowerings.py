@@ -16,8 +16,8 @@ import numpy as np
 from jax import lax
 
 from bridge.lifting.lifted_operation import LiftingRule
-from bridge.litert.lowered_operation import LoweredOperation
-from bridge.litert.storage_dtypes import ComplexParts
+from bridge.litert.lowering.lowered_operation import LoweredOperation
+from bridge.litert.lowering.storage_dtypes import ComplexParts
 
 __all__ = ["RULES"]
 

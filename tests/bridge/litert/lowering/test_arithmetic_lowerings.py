@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from bridge.litert.model_execution import describe_model
+from bridge.litert.worker.model_execution import describe_model
 
 FLOATS = np.array(
     [0, 1, -1, 0.5, -0.5, 1.5, -2.5, 3, -7, 1e-3, -1e-3, 1e-10, 0.9999999, 1.0000001, 20.5, -20.25,

@@ -1,9 +1,6 @@
 """The program that converts modules to LiteRT, and runs models, on request.
 
-A copy of this module, beside copies of those of the room that it imports, runs in a process of its
-own, which may die of an assertion of the libraries. In these modules there is nothing but numpy,
-litert_converter and ai_edge_litert, so that the process needs neither JAX nor the rest of this
-package.
+A copy of this folder runs in a process of its own, which may die of an assertion of the libraries.
 
 A message, here and there, is 8 bytes with the length of a header (little endian), the header as
 JSON, and as many bytes as the numbers in the header's `sizes` add up to. A request has `verb`, the
@@ -21,7 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from bridge.litert.model_execution import LoadedModel, describe_model
+from bridge.litert.worker.model_execution import LoadedModel, describe_model
 
 Answer = tuple[dict[str, Any], Sequence[Any]]
 
@@ -76,7 +73,7 @@ class Worker:
 
     def convert(self, parts: list[bytes], modules: Sequence[Any]) -> Answer:
         """Return the flatbuffer of portable artifacts."""
-        from bridge.litert.module_conversion import Refusal, convert_modules
+        from bridge.litert.worker.module_conversion import Refusal, convert_modules
 
         try:
             return {}, [convert_modules(parts, modules)]
@@ -98,7 +95,7 @@ class Worker:
         self, parts: Sequence[bytes], *, kind: str, calls: Sequence[Any], products_only: bool
     ) -> Answer:
         """Return a quantized model; what is sent besides the model are the inputs of calls."""
-        from bridge.litert.model_quantization import quantize_model
+        from bridge.litert.worker.model_quantization import quantize_model
 
         samples: dict[str, list[Any]] = {}
         rest = list(parts[1:])

@@ -1,6 +1,6 @@
 """Flatbuffers quantized by ai_edge_quantizer.
 
-It is a part of the program `bridge.litert.worker`.
+It is a part of the program `bridge.litert.worker.worker_program`.
 """
 
 from __future__ import annotations

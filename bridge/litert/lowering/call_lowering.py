@@ -16,8 +16,8 @@ from bridge.core._jax import tracing_error_kind
 from bridge.core.narrowing import x64_if_needed
 from bridge.lifting.lifted_function import dtypes_of
 from bridge.lifting.module_lifting import walk_module
-from bridge.litert.lowering_table import LITERT_TABLE
-from bridge.litert.storage_dtypes import boundary_dtype, storage_dtype
+from bridge.litert.lowering.lowering_table import LITERT_TABLE
+from bridge.litert.lowering.storage_dtypes import boundary_dtype, storage_dtype
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.errors import DtypeError, UnsupportedError
 from xla_call_module.stablehlo.mhlo import compose_custom_calls

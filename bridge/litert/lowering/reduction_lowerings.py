@@ -17,11 +17,11 @@ from bridge.lifting.reduction_primitives import (
     is_identity,
     reducer_of,
 )
-from bridge.litert.arithmetic_lowerings import is_unsigned, unsigned_order
-from bridge.litert.complex_lowerings import multiply, product
-from bridge.litert.lowered_operation import LoweredOperation
-from bridge.litert.sorting_lowerings import taken_along
-from bridge.litert.storage_dtypes import ComplexParts, integer_bits, to_storage
+from bridge.litert.lowering.arithmetic_lowerings import is_unsigned, unsigned_order
+from bridge.litert.lowering.complex_lowerings import multiply, product
+from bridge.litert.lowering.lowered_operation import LoweredOperation
+from bridge.litert.lowering.sorting_lowerings import taken_along
+from bridge.litert.lowering.storage_dtypes import ComplexParts, integer_bits, to_storage
 from xla_call_module.stablehlo.combiners import extreme_and_place_of, identity_of
 
 __all__ = ["RULES", "with_nan"]

@@ -12,9 +12,9 @@ from jax import lax
 
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.random_primitives import CUSTOM_CALLS as OF_JAX
-from bridge.litert import bit_operations as bits
-from bridge.litert.lowered_operation import LoweredOperation
-from bridge.litert.storage_dtypes import integer_bits
+from bridge.litert.lowering import bit_operations as bits
+from bridge.litert.lowering.lowered_operation import LoweredOperation
+from bridge.litert.lowering.storage_dtypes import integer_bits
 
 __all__ = ["CUSTOM_CALLS", "RULES"]
 

@@ -16,11 +16,11 @@ from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.reduction_primitives import counts_along
 from bridge.lifting.sorting_primitives import CUSTOM_CALLS as OF_JAX_CALLS
 from bridge.lifting.sorting_primitives import approximation_settings, compared_direction
-from bridge.litert import bit_operations as bits
-from bridge.litert.arithmetic_lowerings import is_unsigned, total_order, unsigned_order
-from bridge.litert.indexing_lowerings import take_rows
-from bridge.litert.lowered_operation import LoweredOperation
-from bridge.litert.storage_dtypes import ComplexParts, integer_bits
+from bridge.litert.lowering import bit_operations as bits
+from bridge.litert.lowering.arithmetic_lowerings import is_unsigned, total_order, unsigned_order
+from bridge.litert.lowering.indexing_lowerings import take_rows
+from bridge.litert.lowering.lowered_operation import LoweredOperation
+from bridge.litert.lowering.storage_dtypes import ComplexParts, integer_bits
 from xla_call_module.stablehlo.attributes import dictionary
 from xla_call_module.stablehlo.sort_keys import SortKey, sort_keys_of
 

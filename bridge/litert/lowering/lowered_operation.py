@@ -13,9 +13,14 @@ import numpy as np
 from jax import lax
 
 from bridge.lifting.lifted_operation import Lift, LiftedOperation
-from bridge.litert.bit_operations import low_bits
-from bridge.litert.float_rounding import round_to_byte
-from bridge.litert.storage_dtypes import ComplexParts, integer_bits, storage_dtype, to_storage
+from bridge.litert.lowering.bit_operations import low_bits
+from bridge.litert.lowering.float_rounding import round_to_byte
+from bridge.litert.lowering.storage_dtypes import (
+    ComplexParts,
+    integer_bits,
+    storage_dtype,
+    to_storage,
+)
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import tensor_type
 

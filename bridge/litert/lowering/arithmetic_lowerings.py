@@ -12,10 +12,10 @@ from jax import lax
 from bridge.lifting.elementwise_primitives import RULES as OF_JAX
 from bridge.lifting.library_status import is_zero
 from bridge.lifting.lifted_operation import Lift, LiftingRule
-from bridge.litert import bit_operations as bits
-from bridge.litert import elementary_lowerings
-from bridge.litert.lowered_operation import LoweredOperation, rounded
-from bridge.litert.storage_dtypes import ComplexParts, integer_bits
+from bridge.litert.lowering import bit_operations as bits
+from bridge.litert.lowering import elementary_lowerings
+from bridge.litert.lowering.lowered_operation import LoweredOperation, rounded
+from bridge.litert.lowering.storage_dtypes import ComplexParts, integer_bits
 from xla_call_module.stablehlo.attributes import comparison_direction
 
 __all__ = ["RULES", "is_unsigned", "unsigned_order"]

@@ -10,10 +10,10 @@ import numpy as np
 from jax import lax
 
 from bridge.lifting.lifted_operation import Lift, LiftingRule
-from bridge.litert import elementary_lowerings
-from bridge.litert.float_rounding import with_sign
-from bridge.litert.lowered_operation import LoweredOperation
-from bridge.litert.storage_dtypes import ComplexParts
+from bridge.litert.lowering import elementary_lowerings
+from bridge.litert.lowering.float_rounding import with_sign
+from bridge.litert.lowering.lowered_operation import LoweredOperation
+from bridge.litert.lowering.storage_dtypes import ComplexParts
 
 __all__ = ["RULES", "multiply", "product", "with_parts"]
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bridge.litert import bit_operations as bits
+from bridge.litert.lowering import bit_operations as bits
 
 __all__ = ["round_to", "round_to_byte", "with_sign"]
 

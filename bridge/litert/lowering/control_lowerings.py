@@ -12,8 +12,8 @@ from jax import lax
 from bridge.lifting.control_primitives import RULES as OF_JAX
 from bridge.lifting.known_values import TOKEN, PlatformChoice, Token
 from bridge.lifting.lifted_operation import LiftedRegion, LiftingRule
-from bridge.litert.lowered_operation import LoweredOperation
-from bridge.litert.storage_dtypes import to_storage
+from bridge.litert.lowering.lowered_operation import LoweredOperation
+from bridge.litert.lowering.storage_dtypes import to_storage
 
 __all__ = ["RULES"]
 

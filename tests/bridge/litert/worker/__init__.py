@@ -1,0 +1,1 @@
+"""What is corrected before and after the converter, in a process of its own."""
