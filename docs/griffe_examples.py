@@ -1,4 +1,4 @@
-"""How the API reference reads the docstrings of this project."""
+"""An extension of griffe: sections of docstrings that are titled `Example:` become examples."""
 
 from __future__ import annotations
 

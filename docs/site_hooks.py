@@ -1,4 +1,4 @@
-"""What the site does with the pages besides: it draws Mermaid's flowcharts without a script.
+"""Hooks of the site that draw Mermaid's flowcharts without a script.
 
 A code host draws them by itself; on the site that would take a library from another host.
 """

@@ -188,7 +188,7 @@ class CallModule:
 
     @property
     def gradient_source(self) -> str:
-        """Where a call that is a VJP comes from: "saved" from JAX, or "lifted" from operations."""
+        """The origin of a call that is a VJP: "saved" from JAX, or "lifted" from operations."""
         return "lifted" if MADE_OF_OPERATIONS in self.changes else "saved"
 
     @property

@@ -343,7 +343,7 @@ def _platform_of(device: AbstractDevice) -> str:
 
 
 class _Namer:
-    """What gives shardings of the compiler the names of a mesh's axes, one mesh for all of them."""
+    """The names of a mesh's axes for shardings of the compiler, one mesh for all of them."""
 
     def __init__(
         self, description: ExportedDescription, meshes: Sequence[Mesh], *, invents: bool

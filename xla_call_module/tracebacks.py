@@ -1,4 +1,4 @@
-"""What a user sees of an error or a warning of a public function: their own lines, and its name.
+"""Filtering of tracebacks: errors of a public function show the user's own lines and its name.
 
 JAX does the same to its errors (`jax_traceback_filtering`). The environment variable
 `JAX_TF_BRIDGE_TRACEBACK_FILTERING=off` keeps all frames.

@@ -136,29 +136,29 @@ class _Rewriter:
         self.written[new] = function
         function.signature.name = new
         function.attr.pop("_input_shapes", None)
-        held = {}
+        types = {}
         for index, dtype in dtypes.items():
             argument = function.signature.input_arg[index]
             argument.type = dtype
             argument.ClearField("handle_data")
-            held[argument.name] = dtype
+            types[argument.name] = dtype
         read = {
             node.name
             for node in in_topological_order(function.node_def)
-            if self._rewrite_node(node, held)
+            if self._rewrite_node(node, types)
         }
         for node in function.node_def:
             node.input[:] = [_of_values(text, read) for text in node.input]
         for key, text in list(function.ret.items()):
             function.ret[key] = _of_values(text, read)
         for result in function.signature.output_arg:
-            if function.ret[result.name] in held:
-                result.type = held[function.ret[result.name]]
+            if function.ret[result.name] in types:
+                result.type = types[function.ret[result.name]]
         return new
 
-    def _rewrite_node(self, node: Any, held: dict[str, int]) -> bool:
+    def _rewrite_node(self, node: Any, types: dict[str, int]) -> bool:
         """Change a node that takes what is now a value, and say whether it has read it."""
-        given = {index: held[text] for index, text in enumerate(node.input) if text in held}
+        given = {index: types[text] for index, text in enumerate(node.input) if text in types}
         if not given:
             return False
         if node.op == "ReadVariableOp":
@@ -168,12 +168,12 @@ class _Rewriter:
             return True
         if node.op == "Identity":
             node.attr["T"].type = given[0]
-            held[f"{node.name}:output:0"] = given[0]
+            types[f"{node.name}:output:0"] = given[0]
         elif node.op in CALLS:
             self._rewrite_functions(node, ["f"], "Tin", given)
         elif node.op in LOOPS:
             self._rewrite_functions(node, ["cond", "body"], "T", given)
-            held.update((f"{node.name}:output:{index}", dtype) for index, dtype in given.items())
+            types.update((f"{node.name}:output:{index}", dtype) for index, dtype in given.items())
         elif node.op in _BRANCHES:
             inside = {index - 1: dtype for index, dtype in given.items()}
             self._rewrite_functions(node, ["then_branch", "else_branch"], "Tin", inside)

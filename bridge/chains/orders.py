@@ -191,7 +191,7 @@ class WrittenOrder:
 
     @property
     def shape_check(self) -> ShapeCheck | None:
-        """What it asserts of sizes; nothing for a VJP, whose function has run with the same."""
+        """The sizes that it asserts; None for a VJP, whose function has run with the same."""
         return None if self._order else self._check
 
     def runs_on(self, release: Release) -> bool:

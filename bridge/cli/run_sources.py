@@ -1,4 +1,4 @@
-"""What the command `run` calls: a signature of a file, whatever its format."""
+"""The signature of a file that the command `run` calls, whatever the format of the file."""
 
 from __future__ import annotations
 

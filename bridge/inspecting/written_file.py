@@ -1,4 +1,4 @@
-"""What the verbs that write a file return: where it is, its signatures and its size.
+"""`WrittenFile`, which the verbs that write a file return: its place, signatures and size.
 
 The value is made of what the writer knows, or of a file of any writer that was copied; a notebook
 shows it as a table.

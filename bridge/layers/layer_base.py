@@ -192,9 +192,9 @@ class LayerBase:
         training = bool(training)
         function, run = self._computation.runner(self._make_run(), training=training)
         leaves = self._inputs(function, args, named)
-        held = self._held[: function.parameters + function.state]
+        arguments = self._held[: function.parameters + function.state]
         keys = [self._draw(spec.static_shape or ()) for spec in function.key_specs]  # type: ignore[arg-type]  # keys have static shapes
-        results = run([*(self._operand(function, x) for x in held), *keys, *leaves])
+        results = run([*(self._operand(function, x) for x in arguments), *keys, *leaves])
         if training:
             states = self._held[function.parameters :]
             for variable, index in zip(states, function.new_state, strict=False):

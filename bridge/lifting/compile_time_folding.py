@@ -1,4 +1,4 @@
-"""What is known of a module while it is traced: arithmetic of sizes and of small constants.
+"""Folding of a module's arithmetic of sizes and small constants, while it is traced.
 
 A module with symbolic shapes computes its sizes by operations; of these none is left in what JAX
 traces: with concrete shapes they are numbers, and under `jax.export` they are JAX's own dimension

@@ -47,7 +47,7 @@ class WindowPlaces:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """What `jax.lax.reduce_window` takes of it."""
+        """The arguments that `jax.lax.reduce_window` takes after the function, in its order."""
         return self.sizes, self.strides, self.padding, self.base_dilation, self.dilation
 
     def running(self, shape: Sequence[Dimension]) -> tuple[int, bool] | None:

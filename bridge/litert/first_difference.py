@@ -1,4 +1,4 @@
-"""Where a LiteRT model goes wrong: the first operation of the module whose results differ.
+"""The search for the first operation of a module whose results differ in its LiteRT model.
 
 Beginnings of the module, whose results are those of one of its operations, are lowered, converted
 and run as the whole is, and compared with JAX; each halves what is left.

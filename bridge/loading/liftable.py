@@ -1,4 +1,4 @@
-"""What `bridge.to_jax` takes, as functions of JAX."""
+"""The sources that `bridge.to_jax` takes, as functions of JAX."""
 
 from __future__ import annotations
 

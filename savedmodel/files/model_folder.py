@@ -58,14 +58,14 @@ class ModelFolder:
         """Open all files at once, so that they can be read after the folder has been removed.
 
         Where there are too many, where some cannot be opened, or on a system that cannot open a
-        removed file again, nothing is held, and each file is opened when it is read.
+        removed file again, no file is kept open, and each file is opened when it is read.
 
         Raises:
             FormatError: another folder has taken the place of this one.
         """
         if not os.path.isdir(_DESCRIPTORS):
             return
-        held: dict[str, tuple[os.stat_result, int | None]] = {}
+        opened: dict[str, tuple[os.stat_result, int | None]] = {}
         try:
             entries = [*itertools.islice(self._walk("", 0), _MAX_HELD + 1)]
             if len(entries) > _MAX_HELD or any(stat.S_ISLNK(entry.st_mode) for _, entry in entries):
@@ -76,12 +76,12 @@ class ModelFolder:
                     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
                     descriptor = os.open(name, flags, dir_fd=self._descriptor)
                     weakref.finalize(self, os.close, descriptor).atexit = False
-                held[name] = status, descriptor
+                opened[name] = status, descriptor
         except (FormatError, OSError):
             self.check_current()
             return
         self.check_current()
-        self._held = held
+        self._held = opened
 
     def is_current(self) -> bool:
         """Return whether the folder is still the one that the path leads to."""
@@ -154,8 +154,8 @@ class ModelFolder:
         self.find(name, links=links)
         # What took its place since must not be waited for.
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-        held = self._held[name][1] if self._held and name in self._held else None
-        place = name if held is None else f"{_DESCRIPTORS}/{held}"
+        opened = self._held[name][1] if self._held and name in self._held else None
+        place = name if opened is None else f"{_DESCRIPTORS}/{opened}"
         try:
             descriptor = os.open(place, flags, dir_fd=self._descriptor)
         except FileNotFoundError:

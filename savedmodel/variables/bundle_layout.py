@@ -163,10 +163,10 @@ def lay_out(tensors: Iterable[BundleTensor | BundleStrings], num_shards: int | N
         holder = part.holder if isinstance(part, BundleTensor) else 0
         by_holder.setdefault(holder, []).append(part)
     files: list[DataFile] = []
-    for holder, held in sorted(by_holder.items()):
+    for holder, parts in sorted(by_holder.items()):
         # An only process has a file even for nothing, as TensorFlow has.
-        if held or len(by_holder) == 1:
-            for content in _distribute(held, num_shards):
+        if parts or len(by_holder) == 1:
+            for content in _distribute(parts, num_shards):
                 files.append(DataFile(len(files), holder, content))
     sliced = {
         tensor.key: _entry_of_slices(tensor)

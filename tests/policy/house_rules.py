@@ -16,6 +16,7 @@ LONGEST_BODY = 60
 LONGEST_FILE = 750
 ENVIRONMENT_READER = "xla_call_module.flags"
 
+_NOUN_CLAUSE = re.compile(r"(How|That|What|When|Where|Whether|Which|Who|Whose|Why)\b")
 _VAGUE = re.compile(r"_*(utils?|helpers?|commons?|misc)_*")
 _UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
 _ENVIRONMENT = ("os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv")
@@ -32,6 +33,16 @@ def missing_docstrings(module: Module) -> Iterator[str]:
     """A module says what it is."""
     if not ast.get_docstring(module.tree):
         yield f"{module.path}: no docstring"
+
+
+def noun_clauses(module: Module) -> Iterator[str]:
+    """A docstring begins with an imperative or a noun; that of a test may be any sentence."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(module.tree):
+        if isinstance(node, documented) and _NOUN_CLAUSE.match(ast.get_docstring(node) or ""):
+            name = getattr(node, "name", "the module")
+            if not name.startswith(("test_", "Test")):
+                yield f"{module.at(node)}: the docstring of {name}"
 
 
 def long_bodies(module: Module) -> Iterator[str]:

@@ -17,6 +17,7 @@ RULES = (
     house_rules.missing_docstrings,
     house_rules.missing_return_annotations,
     house_rules.mutable_state,
+    house_rules.noun_clauses,
     house_rules.printed_operations,
     house_rules.unfinished_work,
     house_rules.vague_names,
@@ -42,6 +43,8 @@ def test_the_rules_see_every_package():
 
 BROKEN = [
     (house_rules.missing_docstrings, "x = 1\n"),
+    (house_rules.noun_clauses, '"""What a model is."""\n'),
+    (house_rules.noun_clauses, 'class C:\n    def f(self) -> None:\n        """Whether so."""\n'),
     (house_rules.long_bodies, _function(lines=LONGEST_BODY + 1)),
     (house_rules.long_bodies, "class C:\n    async def f(self):\n" + "        x = 1\n" * 61),
     (house_rules.missing_return_annotations, "def f():\n    pass\n"),

@@ -51,7 +51,8 @@ def take_functions(call: CallModule, module: Any) -> CallModule:
         return call
     names: list[str] = list(call.function_list)
     definitions = dict.fromkeys(call.functions)
-    packed = [(op, held) for op in _calls(module) if (held := _read(call.name, op)) is not None]
+    configs = ((operation, _read(call.name, operation)) for operation in _calls(module))
+    packed = [(operation, config) for operation, config in configs if config is not None]
     if not packed:
         return call
     for operation, (name, needed) in packed:

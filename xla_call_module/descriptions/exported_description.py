@@ -158,7 +158,7 @@ def _check_constraint(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SerializedExported:
-    """What JAX's own serialization of an `Exported` says: also the module and the VJPs.
+    """The content of JAX's own serialization of an `Exported`: also the module and the VJPs.
 
     Attributes:
         description: all other fields.

@@ -132,18 +132,18 @@ class _Reader:
             types = [_member(self._avals, index, "avals") for index in indices]
         else:
             types = list(map(_read_aval, self._table.tables(avals)))
-        found: Sequence[Sharding | None]
+        decoded: Sequence[Sharding | None]
         if indices := self._table.numbers(sharding_numbers, "I"):
             pairs = zip(indices, types, strict=False)
-            found = [self._numbered(index, aval) for index, aval in pairs]
+            decoded = [self._numbered(index, aval) for index, aval in pairs]
         else:
             tables = self._table.tables(shardings)
-            found = [self._sharding(*pair) for pair in zip(tables, types, strict=False)]
-        if not found:
-            found = [None] * len(types)
-        if len(found) != len(types):
-            raise FormatError(f"An Exported has {len(types)} avals and {len(found)} shardings.")
-        return tuple(map(_with_sharding, types, found)), tuple(found)
+            decoded = [self._sharding(*pair) for pair in zip(tables, types, strict=False)]
+        if not decoded:
+            decoded = [None] * len(types)
+        if len(decoded) != len(types):
+            raise FormatError(f"An Exported has {len(types)} avals and {len(decoded)} shardings.")
+        return tuple(map(_with_sharding, types, decoded)), tuple(decoded)
 
     def _numbered(self, number: int, aval: AvalDescription) -> Sharding | None:
         if number == 0:

@@ -198,8 +198,8 @@ def one_level(value: Any) -> tuple[tuple[Any, ...], list[Any], Any]:
     children = [child for _, child in pairs]
     if all(isinstance(key, tree_util.FlattenedIndexKey) for key, _ in pairs):
         own = getattr(value, "__dict__", {})
-        held = {id(child): name for name, child in own.items()}
-        names = [held.get(id(child)) for child in children]
+        attributes = {id(child): name for name, child in own.items()}
+        names = [attributes.get(id(child)) for child in children]
         if None not in names and len(set(names)) == len(names):
             return tuple(names), children, static
     return tuple(key_name(key) for key, _ in pairs), children, static

@@ -1,4 +1,4 @@
-"""What a region of scalars computes, found out by its operations or by trying it on numbers.
+"""The function that a region of scalars computes, by its operations or by trying it on numbers.
 
 JAX and ONNX have operations of their own for reductions by a sum, a product or an extreme, for the
 place of an extreme, and for sorting by the order of numbers. A region says none of these names.

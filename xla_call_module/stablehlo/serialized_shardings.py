@@ -126,7 +126,7 @@ def _check_operation(operation: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _ManualComputation:
-    """What runs on each device alone: a call of a function of its own, between two custom calls.
+    """A manual computation, run on each device alone: a call between two custom calls.
 
     Attributes:
         function: the function, which is called nowhere else.

@@ -94,7 +94,7 @@ class LoweredOperation(LiftedOperation):
 
     @property
     def is_complex(self) -> bool:
-        """Whether an operand or a result is complex."""
+        """Return whether an operand or a result is complex."""
         values = [*self.raw.operands, *self.raw.results]
         return any("complex" in str(value.type) for value in values)
 

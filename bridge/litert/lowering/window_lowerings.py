@@ -131,7 +131,7 @@ def _reduce_simply(
 def _is_pooling(
     name: str, logical: np.dtype[Any], shape: Sequence[Dimension], windows: WindowPlaces
 ) -> bool:
-    """Whether it is the extreme of windows over the rows and columns of images of floats."""
+    """Return whether it is the extreme of windows of rows and columns of images of floats."""
     return (
         name in ("maximum", "minimum")
         and not integer_bits(logical)

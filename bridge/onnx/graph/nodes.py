@@ -416,7 +416,7 @@ _COUNTING_OPERATIONS = frozenset({"ArgMax", "ArgMin", "NonZero", "Range", "Shape
 
 @dataclass(frozen=True, slots=True)
 class _FitsIn32Bits:
-    """That a value fits."""
+    """The mark of a value whose elements all fit in 32 bits."""
 
 
 def _remember_narrow(graph: Graph, value: Value) -> None:
