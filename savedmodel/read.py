@@ -22,7 +22,7 @@ from savedmodel.model import METADATA_COLLECTION, SERVE_TAG, SavedModel, Signatu
 from savedmodel.protos.schema import Proto
 from savedmodel.protos.schema import SavedModel as SavedModelProto
 from savedmodel.protos.tensor_values import decode_tensor
-from savedmodel.protos.wire_format import check_wire
+from savedmodel.protos.wire_format import MAX_MESSAGE_DEPTH, check_wire
 from savedmodel.variables.tensor_bundle import BundleIndex
 from savedmodel.write import MAX_PROTO_BYTES
 from xla_call_module.errors import (
@@ -167,7 +167,10 @@ def _read_proto(folder: ModelFolder) -> Proto:
     try:
         proto.ParseFromString(memoryview(data)[checksum.HEADER_SIZE if checked else 0 :])
     except DecodeError as error:
-        raise FormatError(f"{file} is no SavedModel message: {error}") from error
+        raise FormatError(
+            f"{file} is no SavedModel message that protobuf parses, or one of more than "
+            f"{MAX_MESSAGE_DEPTH} messages in one another: {error}"
+        ) from error
     ours = any(METADATA_COLLECTION in graph.collection_def for graph in proto.meta_graphs)
     if ours and not checked and not checksum.has_known_beginning(data):
         raise FormatError(

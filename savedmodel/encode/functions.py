@@ -34,6 +34,7 @@ from savedmodel.protos.structures import (
     encode_tensor_spec,
     leaves,
 )
+from xla_call_module.errors import naming
 
 __all__ = ["WrittenSignature", "write_functions"]
 
@@ -59,10 +60,10 @@ def write_functions(model: SavedModel, proto: Proto) -> tuple[Library, list[Writ
     """
     library = Library(proto)
     state = model.state
-    written = [
-        _write_signature(library, signature, model.variables, state)
-        for signature in model.signatures
-    ]
+    written = []
+    for signature in model.signatures:
+        with naming(f"Signature {signature.key!r}"):
+            written.append(_write_signature(library, signature, model.variables, state))
     return library, written
 
 

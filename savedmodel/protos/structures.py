@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from savedmodel.protos.schema import Proto, StructuredValue
+from savedmodel.protos.wire_format import MAX_MESSAGE_DEPTH
 from xla_call_module.call import TensorSpec
+from xla_call_module.errors import StructureError
 
 __all__ = [
     "NONE",
@@ -48,6 +50,13 @@ class Branch:
     name: str = ""
 
 
+# The messages in one another that a structure may be, below the graph, its objects and a function.
+_MAX_DEPTH = MAX_MESSAGE_DEPTH - 4
+# The messages that a container puts around its children; those of a dict are entries of a map.
+_MESSAGES = {"dict": 3, "namedtuple": 3, "list": 2, "tuple": 2, "none": 2}
+# A value, its tensor spec, the shape and a dimension.
+_LEAF_MESSAGES = 4
+
 Structure = Leaf | Branch
 NONE = Branch("none")
 
@@ -78,11 +87,33 @@ def leaves(structure: Structure) -> Iterator[int]:
 
 
 def encode_structure(structure: Structure, leaf: Callable[[int], Proto]) -> Proto:
-    """Return the StructuredValue of a structure."""
+    """Return the StructuredValue of a structure.
+
+    Raises:
+        StructureError: it is nested so deep that nothing would read the file.
+    """
+    if (depth := _message_depth(structure)) > _MAX_DEPTH:
+        raise StructureError(
+            "A pytree of arguments or results is nested too deep for saved_model.pb: it takes "
+            f"{depth} messages in one another, {_MESSAGES['dict']} for a dict and "
+            f"{_MESSAGES['list']} for a list; expected at most {_MAX_DEPTH}. To do: nest it less "
+            "deep, or stack arrays that are alike into one."
+        )
+    return _encode(structure, leaf)
+
+
+def _message_depth(structure: Structure) -> int:
+    if isinstance(structure, Leaf):
+        return _LEAF_MESSAGES
+    below = (_message_depth(child) for _, child in structure.children)
+    return _MESSAGES[structure.kind] + max(below, default=0)
+
+
+def _encode(structure: Structure, leaf: Callable[[int], Proto]) -> Proto:
     if isinstance(structure, Leaf):
         return leaf(structure.index)
     value = StructuredValue()
-    children = [(key, encode_structure(child, leaf)) for key, child in structure.children]
+    children = [(key, _encode(child, leaf)) for key, child in structure.children]
     match structure.kind:
         case "none":
             value.none_value.SetInParent()

@@ -15,7 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from savedmodel.protos.schema import Proto, SavedModel
 from xla_call_module.errors import FormatError
 
-__all__ = ["MAX_VARINT_BYTES", "check_wire", "decode_varint", "encode_varint"]
+__all__ = ["MAX_MESSAGE_DEPTH", "MAX_VARINT_BYTES", "check_wire", "decode_varint", "encode_varint"]
 
 MAX_VARINT_BYTES = 10
 
@@ -31,13 +31,13 @@ _ALLOWED_RATIO = 12
 # A function with gradients has up to 250 of them for each argument and result, and may have as many
 # as its description holds, some 40,000. They are walked through in seconds.
 _MAX_FIELDS = 10_000_000
-_MAX_DEPTH = 100  # protobuf's own limit
+MAX_MESSAGE_DEPTH = 100  # protobuf's own limit
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # The low three bits of a tag are its wire type.
 _OTHER_TAGS = bytes(byte for byte in range(256) if byte & 7 != _BYTES)
 _UNKNOWN = (0, 0, None)
 _TOO_LONG = "a field is longer than what it is in"
-_TOO_DEEP = f"messages are nested over {_MAX_DEPTH} deep"
+_TOO_DEEP = f"messages are nested over {MAX_MESSAGE_DEPTH} deep"
 _FILLED = "its bytes fill the memory"
 
 
@@ -137,7 +137,7 @@ class _Scan:
                 raise self._refuse(position, _TOO_LONG)
             each, per_byte, inner = fields.get(tag, _UNKNOWN)
             total += each + per_byte * size
-            if total > allowed or len(outer) > _MAX_DEPTH:
+            if total > allowed or len(outer) > MAX_MESSAGE_DEPTH:
                 raise self._refuse(position, _FILLED if total > allowed else _TOO_DEEP)
             if inner is None or not size:
                 position = after

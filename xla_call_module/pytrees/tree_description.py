@@ -24,7 +24,7 @@ from xla_call_module.pytrees.node_classes import (
     path_of,
     public_path,
 )
-from xla_call_module.pytrees.tree_nodes import LEAF, MAX_TREE_DEPTH, TreeNode, Trees
+from xla_call_module.pytrees.tree_nodes import LEAF, MAX_WRITTEN_DEPTH, TreeNode, Trees
 
 __all__ = [
     "LEAF_MAKERS",
@@ -77,9 +77,9 @@ def describe_registered(tree: Any, depth: int = 0) -> TreeNode:
         UnsupportedError: a class is not registered for serialization, or its function fails; a key
             of a dict is no text; it is too deep.
     """
-    if depth > MAX_TREE_DEPTH:
+    if depth > MAX_WRITTEN_DEPTH:
         raise UnsupportedError(
-            f"A pytree is more than {MAX_TREE_DEPTH} levels deep. To do: nest it less deep."
+            f"A pytree is more than {MAX_WRITTEN_DEPTH} levels deep. To do: nest it less deep."
         )
     if (data := tree.node_data()) is None:
         return LEAF
@@ -231,10 +231,10 @@ class _Describer:
 
     def node(self, tree: Any, value: Any, path: str, depth: int) -> TreeNode:
         """Return the node of a part, of which `value` is an instance, or None."""
-        if depth > MAX_TREE_DEPTH:
+        if depth > MAX_WRITTEN_DEPTH:
             raise StructureError(
-                f"{self.where}{path:.80} is more than {MAX_TREE_DEPTH} levels deep. To do: stack "
-                "arrays that are alike into one."
+                f"{self.where}{path:.80} is more than {MAX_WRITTEN_DEPTH} levels deep. To do: "
+                "stack arrays that are alike into one."
             )
         data, below = tree.node_data(), _children(tree)
         if data is None:
@@ -335,9 +335,9 @@ class StaticData:
         Raises:
             UnsupportedError: it is neither JSON nor a function.
         """
-        if depth > MAX_TREE_DEPTH:
+        if depth > MAX_WRITTEN_DEPTH:
             raise UnsupportedError(
-                f"{where} is more than {MAX_TREE_DEPTH} levels deep. To do: nest it less deep."
+                f"{where} is more than {MAX_WRITTEN_DEPTH} levels deep. To do: nest it less deep."
             )
         if value is None:
             return _NONE

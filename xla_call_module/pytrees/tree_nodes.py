@@ -35,8 +35,10 @@ Kind = Literal[
 ]  # fmt: skip
 Scalar = bool | int | float | str
 
-# How deep a structure may be; Python's own recursion ends at four times as much.
+# How deep a structure of a file may be; Python's own recursion ends at five times as much.
 MAX_TREE_DEPTH = 200
+# How deep one is written, so that a reader far up in the stack of its callers can read it, too.
+MAX_WRITTEN_DEPTH = 100
 
 
 @dataclass(frozen=True, slots=True)

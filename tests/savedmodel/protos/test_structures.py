@@ -5,12 +5,17 @@ from __future__ import annotations
 import keyword
 from collections import namedtuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow.core.protobuf import struct_pb2
 from tensorflow.python.saved_model import nested_structure_coder
 
+import bridge
 from savedmodel.protos.structures import (
     NONE,
     Branch,
@@ -24,6 +29,7 @@ from savedmodel.protos.structures import (
 )
 from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import DTYPES, dtype_from_name
+from xla_call_module.errors import StructureError, UnsupportedError
 
 FLOAT = dtype_from_name("float32", where="the test")
 FIELDS = st.from_regex(r"[a-z]{1,3}", fullmatch=True).filter(lambda s: not keyword.iskeyword(s))
@@ -60,7 +66,7 @@ def _number(structure, counter):
 
 
 def _to_python(structure, leaf):
-    """What TensorFlow has for a structure."""
+    """Return the structure as TensorFlow's nest has it."""
     if isinstance(structure, Leaf):
         return leaf(structure.index)
     keys = [key for key, _ in structure.children]
@@ -133,3 +139,81 @@ def test_tensorflow_decodes_every_spec():
             theirs = struct_pb2.StructuredValue.FromString(proto.SerializeToString())
             found = nested_structure_coder.decode_proto(theirs)
             assert found == tf.TensorSpec(want, dtype.name, name="x")
+
+
+def _first(tree):
+    return jax.tree.leaves(tree)[0]
+
+
+def _nested(value, depth, container):
+    for _ in range(depth):
+        value = container(value)
+    return value
+
+
+Only = namedtuple("Only", "a")
+CONTAINERS = {
+    "dict": lambda x: {"a": x},
+    "list": lambda x: [x],
+    "namedtuple": Only,
+    "tuple": lambda x: (x,),
+}
+# Below the tuple of an argument, and the messages around it; a result is alone.
+DEEPEST_ARGUMENTS = {"dict": 29, "list": 44, "namedtuple": 29, "tuple": 44}
+DEEPEST_RESULTS = {"dict": 30, "list": 46, "namedtuple": 30, "tuple": 46}
+
+
+class TestDepth:
+    """Every file that is written is read; where protobuf would not parse it, none is written."""
+
+    @pytest.mark.parametrize("kind", CONTAINERS)
+    def test_arguments(self, kind, tmp_path):
+        container, depth = CONTAINERS[kind], DEEPEST_ARGUMENTS[kind]
+
+        def save(depth):
+            spec = _nested(jax.ShapeDtypeStruct((2,), "float32"), depth, container)
+            exported = jax.export.export(jax.jit(_first))(spec)
+            bridge.save(exported, tmp_path / "model", overwrite=True)
+
+        with pytest.raises(StructureError, match=r"takes \d+ messages in one another.*at most 96"):
+            save(depth + 1)
+        save(depth)
+        x = np.ones(2, np.float32)
+        np.testing.assert_array_equal(
+            bridge.load(tmp_path / "model")(_nested(x, depth, container)), x
+        )
+        loaded = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
+        (name,) = loaded.structured_input_signature[1]
+        (result,) = loaded(**{name: tf.constant(x)}).values()
+        np.testing.assert_array_equal(result, x)
+
+    @pytest.mark.parametrize("kind", CONTAINERS)
+    def test_results(self, kind, tmp_path):
+        container, depth = CONTAINERS[kind], DEEPEST_RESULTS[kind]
+
+        def save(depth):
+            nested = jax.jit(lambda x: _nested(x, depth, container))
+            bridge.save(nested, tmp_path / "model", args="f32[2]", overwrite=True)
+
+        with pytest.raises(StructureError, match=r"takes \d+ messages in one another.*at most 96"):
+            save(depth + 1)
+        save(depth)
+        x = np.ones(2, np.float32)
+        np.testing.assert_array_equal(_first(bridge.load(tmp_path / "model")(x)), x)
+        loaded = tf.saved_model.load(str(tmp_path / "model"))
+        np.testing.assert_array_equal(tf.nest.flatten(loaded(tf.constant(x)))[0], x)
+
+    @pytest.mark.parametrize("kind", CONTAINERS)
+    def test_parameters_far_up_in_the_stack(self, kind, tmp_path):
+        def save(depth):
+            params = _nested(jnp.ones(2), depth, CONTAINERS[kind])
+            add = lambda params, x: x + _first(params)  # noqa: E731
+            bridge.save(add, tmp_path / "model", params=params, args="f32[2]", overwrite=True)
+
+        def load(frames):
+            return load(frames - 1) if frames else bridge.load(tmp_path / "model")(np.ones(2))
+
+        with pytest.raises((StructureError, UnsupportedError), match="more than 100 levels deep"):
+            save(100)
+        save(98)
+        np.testing.assert_array_equal(load(250), [2, 2])
