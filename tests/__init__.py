@@ -1,4 +1,4 @@
-"""Where the tests are: `tests/<room>/test_<module>.py` for each `<module>.py` of a room.
+"""The places of the tests: `tests/<room>/test_<module>.py` for each `<module>.py` of a room.
 
 `bridge/saving/parameters.py` is tested by `tests/bridge/saving/test_parameters.py`, and a verb such
 as `bridge/save.py` by `tests/bridge/test_save.py`. Where the tests of a module are several files,

@@ -1,4 +1,4 @@
-"""What holds for every test: quiet frameworks, on the CPU.
+"""Settings of every test: quiet frameworks, on the CPU.
 
 Both variables are read when TensorFlow and JAX are imported, so they are set here, before any test
 module is, and subprocesses inherit them. One that is already set stays: with

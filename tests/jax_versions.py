@@ -1,4 +1,4 @@
-"""What differs between the versions of JAX that the tests run with."""
+"""Differences between the versions of JAX that the tests run with."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 
 def in_mode(mode, folder):
-    """What makes a function run eagerly, in a graph, compiled, or saved in a folder and loaded."""
+    """Return a decorator that runs a function eagerly, in a graph, compiled, or reloaded."""
     if mode == "eager":
         return lambda function: function
     if mode in ("graph", "jit"):

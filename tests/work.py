@@ -1,4 +1,4 @@
-"""What of a piece of work grows faster than its size, found by counting and not by a clock."""
+"""The search for what grows faster than the size of its work, by counting and not by a clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOLERATED = 1.15
 
 
 class _Count:
-    """How many lines of each function of the project run, and how many C functions they call."""
+    """The count of the lines of each function of the project that run, and of their calls of C."""
 
     def __init__(self) -> None:
         self.steps: Counter[CodeType] = Counter()
@@ -44,7 +44,7 @@ class _Count:
 
 
 def times_called(function: Callable[..., object], action: Callable[[], object]) -> int:
-    """How often an action calls a Python function."""
+    """Return how often an action calls a Python function."""
     times, before = 0, sys.getprofile()
 
     def called(frame: FrameType, event: str, _: object) -> None:

@@ -26,7 +26,7 @@ def with_xla_flags(*flags: str) -> str:
 
 
 def is_unoptimized() -> bool:
-    """Whether a process of the tests is told to call `set_unoptimized`."""
+    """Return whether a process of the tests is told to call `set_unoptimized`."""
     return VARIABLE in os.environ
 
 

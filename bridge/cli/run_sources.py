@@ -16,9 +16,8 @@ from bridge.core.keys import to_logical, to_physical
 from bridge.core.names import input_names, output_names
 from bridge.loading.exported_from_call import exported_from_call
 from bridge.loading.loaded import LoadedModel, LoadedSignature
-from bridge.serving.base_path import open_base_path
 from savedmodel.files.folder import PROTO_FILE
-from savedmodel.files.model_folder import read_file
+from savedmodel.files.model_folder import newest_version, read_file
 from savedmodel.files.remote import is_remote
 from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.read import read
@@ -35,7 +34,7 @@ from xla_call_module.errors import (
 from xla_call_module.exported import argument_specs
 from xla_call_module.stablehlo.refining import refine_results
 
-__all__ = ["Runnable", "newest_version", "open_runnable"]
+__all__ = ["Runnable", "open_runnable"]
 
 _MAX_FILE_BYTES = 1 << 32
 _ONNX = ".onnx"
@@ -81,7 +80,7 @@ def open_runnable(path: str, signature: str | None) -> Runnable:
         OSError: it cannot be read.
     """
     if not os.path.isfile(path):
-        model = read(newest_version(path))
+        model = read(_model_folder(path))
         chosen = _signature(LoadedModel(model), path, signature)
         defaults = {s.key: s.defaults for s in model.signatures}
         return _of_signature(chosen, defaults[chosen.key])
@@ -102,12 +101,11 @@ def open_runnable(path: str, signature: str | None) -> Runnable:
     return _of_exported(parse_exported(content, path, stand_ins=True))
 
 
-def newest_version(path: str) -> str:
+def _model_folder(path: str) -> str:
     """Return the folder of the newest version below a base path; any other path as it is."""
-    if is_remote(path) or not os.path.isdir(path) or os.path.exists(os.path.join(path, PROTO_FILE)):
+    if is_remote(path) or os.path.exists(os.path.join(path, PROTO_FILE)):
         return path
-    versions = open_base_path(path).versions()
-    return os.path.join(path, versions[max(versions)]) if versions else path
+    return newest_version(path) or path
 
 
 def _signature(model: LoadedModel, path: str, key: str | None) -> LoadedSignature:

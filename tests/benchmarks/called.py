@@ -47,7 +47,7 @@ def call_tf() -> Iterator[Ratio]:
 
 
 def _live(without: Callable[[Any], Any], x: Any) -> Ratio:
-    """What reading a variable at each run costs; nothing is claimed."""
+    """The cost of reading a variable at each run; nothing is claimed."""
     import jax
     import tensorflow as tf
 

@@ -46,7 +46,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process used: CPU seconds of all its threads, and its peak resident bytes."""
+    """The use of a process: CPU seconds of all its threads, and its peak resident bytes."""
 
     cpu: float
     memory: float
@@ -125,7 +125,7 @@ _os.write(int(_os.environ["MEASURED_BY"]), _peak.encode())
 
 
 def run_process(code: str, *arguments: str, quiet: bool = False) -> Usage:
-    """What a new Python process that runs `code` uses; a quiet one prints to nowhere."""
+    """Return what a new Python process that runs `code` uses; a quiet one prints to nowhere."""
     reader, writer = os.pipe()
     environment = os.environ | {
         "TF_CPP_MIN_LOG_LEVEL": "3",

@@ -22,7 +22,7 @@ _BATCHES = (1, 4)  # of ResNet-50, beside the same network drawn by hand
 
 @dataclasses.dataclass(frozen=True)
 class _Case:
-    """What is measured.
+    """One measurement.
 
     Attributes:
         name: of the model.

@@ -107,7 +107,7 @@ def _round(
 
 
 def _vjp(exported: jax.export.Exported) -> None:
-    """What `save` asks of JAX; loops without a known number of steps have none."""
+    """Make the VJP that `save` asks JAX for; loops without a known number of steps have none."""
     try:
         exported.vjp()
     except ValueError:

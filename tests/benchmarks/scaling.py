@@ -1,4 +1,4 @@
-"""How the cost of each verb grows with leaves, signatures, bytes of a module, and calls.
+"""Growth of the cost of each verb with leaves, signatures, bytes of a module, and calls.
 
 What is ten times as large may cost ten times as much, and what is kept in caches of the machine
 some more. CPU seconds, of all threads.
@@ -85,7 +85,7 @@ def _predict(params: Any, x: Any) -> Any:
 
 
 class _Files:
-    """What is exported and saved for several of the verbs."""
+    """The exports and files that several of the verbs share."""
 
     def __init__(self, folder: str) -> None:
         self._exported: dict[int, jax.export.Exported] = {}

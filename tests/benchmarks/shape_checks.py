@@ -1,4 +1,4 @@
-"""What a file and a graph pay at each call for saying which argument has the wrong size."""
+"""Cost of shape checks at each call of a file and of a graph."""
 
 from __future__ import annotations
 

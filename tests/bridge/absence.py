@@ -55,7 +55,7 @@ def without_jax() -> Iterator[None]:
 
 
 def run_without_jax(code: str, *arguments: Any, **environment: str) -> str:
-    """What code prints in a process of its own, which has neither JAX nor jaxlib.
+    """Return what code prints in a process of its own, which has neither JAX nor jaxlib.
 
     Args:
         code: Python source.
@@ -80,7 +80,7 @@ with without_jax():
 
 
 def run_without_tensorflow(code: str, *arguments: Any, **environment: str) -> str:
-    """What code prints in a process of its own, where every warning is an error.
+    """Return what code prints in a process of its own, where every warning is an error.
 
     Args:
         code: Python source.

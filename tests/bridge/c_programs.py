@@ -54,7 +54,7 @@ def encode_text(text: str) -> bytes:
 
 
 def encode_request(definition: Any, feeds: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
-    """What a signature is fed, and all its outputs, sorted by name."""
+    """Return what a signature is fed, and all its outputs, sorted by name."""
     parts = [encode_count(len(feeds))]
     for name, array in feeds.items():
         dims = struct.pack(f"<{array.ndim}q", *array.shape)
@@ -68,7 +68,7 @@ def encode_request(definition: Any, feeds: Mapping[str, np.ndarray[Any, Any]]) -
 def run_in_c(
     program: Path, folder: Path, runs: Sequence[bytes], names: Sequence[Sequence[str]]
 ) -> list[tuple[str, dict[str, np.ndarray[Any, Any]]]]:
-    """What load_and_run.c says of each run: an error, and its results by these names."""
+    """Return what load_and_run.c says of each run: an error, and its results by these names."""
     (folder / "requests").write_bytes(encode_count(len(runs)) + b"".join(runs))
     command = [program, folder / "requests", folder / "answers"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

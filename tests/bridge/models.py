@@ -40,7 +40,7 @@ exponential.defjvps(lambda tangent, result, x: tangent * result)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What one file is made of, and what is run in it.
+    """The content of one file, and the calls that are run in it.
 
     Attributes:
         name: of the test and of the folder.
@@ -107,7 +107,7 @@ class Case:
             bridge.save(self.export(), folder, batch_buckets=self.batch_buckets, **params)
 
     def results(self, key: str = DEFAULT_SIGNATURE) -> Any:
-        """What JAX computes."""
+        """Return what JAX computes."""
         with self.context():
             return jax.jit(self.functions[key])(*self.leading(), *self.args, **self.kwargs)
 
@@ -265,7 +265,7 @@ def loss(params: Any, x: Any) -> Any:
 
 
 def compose(x: Any) -> Any:
-    """What StableHLO has as composites or CHLO operations only."""
+    """Compute functions that StableHLO has as composites or CHLO operations only."""
     inside = lax.clamp(-0.9, x, 0.9)
     return {
         "erf": lax.erf(x),
@@ -331,7 +331,7 @@ def rows(params: Any, x: Any, i: Any, scale: Any) -> Any:
 
 
 def same_rows(x: Any) -> Any:
-    """What came."""
+    """Return the arguments."""
     return x
 
 

@@ -1,4 +1,4 @@
-"""What a file of a case should look like from TensorFlow, told without the code under test."""
+"""The look of a case's file from TensorFlow, told without the code under test."""
 
 from __future__ import annotations
 

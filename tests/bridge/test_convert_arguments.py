@@ -1,4 +1,4 @@
-"""What arrives at a converted function: every dtype, every container, every kind of number."""
+"""Arguments of a converted function: every dtype, every container, every kind of number."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_float0():
 
 
 def _activate(x, kind="double", *, training=False, mask=None, scale=2.0):
-    """What is read in Python must stay Python's."""
+    """Choose an activation by a value that must stay Python's."""
     assert isinstance(kind, str)
     assert training is False
     x = x * scale if kind == "double" else x

@@ -1,4 +1,4 @@
-"""What programs do with JAX's own converter, done with that one and with ours.
+"""Programs for JAX's own converter, run with that one and with ours.
 
 The examples are those of its documentation, in other words. A test of ours alone says what is
 different on purpose.

@@ -1,4 +1,4 @@
-"""What Keras has on its TensorFlow backend alone: ways to run, strategies, SavedModels."""
+"""Keras on its TensorFlow backend alone: ways to run, strategies, SavedModels."""
 
 from __future__ import annotations
 

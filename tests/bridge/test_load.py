@@ -50,7 +50,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exporteds():
-    """What was saved, for each case."""
+    """The `Exported`s that were saved, for each case."""
     return functools.cache(lambda name: BY_NAME[name].export())
 
 

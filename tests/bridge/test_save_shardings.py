@@ -69,7 +69,7 @@ def _manual(x):
 
 @pytest.fixture(scope="module", params=[True, False], ids=["shardy", "gspmd"])
 def partitioner(request):
-    """Whether JAX lowers for Shardy, for as long as the tests with it run."""
+    """Set whether JAX lowers for Shardy, for as long as the tests with it run."""
     if not (request.param or GRADIENTS_FOR_GSPMD):
         pytest.skip("this JAX has no gradients of what it exports for GSPMD without devices")
     before = jax.config.jax_use_shardy_partitioner
@@ -100,7 +100,7 @@ def saved(exported, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def saved_again(saved, tmp_path_factory):
-    """What TensorFlow makes of it when it loads and saves it."""
+    """The folder after TensorFlow has loaded and saved it."""
     folder = tmp_path_factory.mktemp("again") / "m"
     loaded = tf.saved_model.load(saved)
     tf.saved_model.save(loaded, folder, signatures=loaded.signatures)
@@ -109,7 +109,7 @@ def saved_again(saved, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def foreign_file(partitioner, tmp_path_factory, preloaded_python):
-    """What jax2tf has written, in a process with eight devices."""
+    """The folder that jax2tf has written, in a process with eight devices."""
     folder = tmp_path_factory.mktemp("foreign")
     script = TESTS / "foreign" / "write_jax2tf_sharded.py"
     name = "shardy" if partitioner else "gspmd"

@@ -29,7 +29,7 @@ PREFIX = "variables/variables"
 
 
 def _run(scenario, size, out, seconds=90):
-    """What each process returned and printed."""
+    """Return what each process returned and printed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -69,7 +69,7 @@ def _files(folder):
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    """What two processes wrote."""
+    """The folder that two processes wrote."""
     folder = tmp_path_factory.mktemp("two") / "m"
     _succeed("save", 2, folder)
     return folder

@@ -32,7 +32,7 @@ HEARTBEAT_SECONDS = 10
 
 
 def values():
-    """What all processes together hold."""
+    """Return what all processes together hold."""
     numbers = np.random.default_rng(7)
     return {
         "rows": numbers.normal(size=(16, 6)).astype(np.float32),

@@ -64,7 +64,7 @@ def given():
 
 @pytest.fixture(scope="module")
 def expected(given):
-    """What one device computes: the result, and the gradients by parameters and input."""
+    """Return what one device computes: the result, and the gradients by parameters and input."""
     gradients = jax.jit(jax.grad(lambda p, x: loss(block, p, x), argnums=(0, 1)))
     return jax.device_get((jax.jit(block)(*given), gradients(*given)))
 

@@ -1,4 +1,4 @@
-"""What `examples/serving/` has: published, configured, and asked by both clients."""
+"""The models of `examples/serving/`: published, configured, and asked by both clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the programs of this folder have written, as a test takes it."""
+"""The files that the programs of this folder have written, as a test takes them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ForeignFile:
 
 
 def write_foreign(out: Path) -> dict[str, ForeignFile]:
-    """What each program writes, by its name; orbax only where it is installed."""
+    """Write the files of each program, by its name; orbax only where it is installed."""
     names = [name for name in NAMES if name != "orbax" or _has_orbax_export()]
     command = [sys.executable, "-m", "tests.foreign", str(out), *names]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
@@ -42,7 +42,7 @@ def write_foreign(out: Path) -> dict[str, ForeignFile]:
 
 
 def write_foreign_once(out: Path) -> dict[str, ForeignFile]:
-    """What they write into a folder that several processes share, of which the first one writes."""
+    """Write into a folder that several processes share, of which the first one writes."""
     out.mkdir(exist_ok=True)
     with (out / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -53,7 +53,7 @@ def write_foreign_once(out: Path) -> dict[str, ForeignFile]:
 
 
 def _has_orbax_export() -> bool:
-    """Whether it is there; the namespace `orbax` is also that of orbax.checkpoint."""
+    """Return whether it is there; the namespace `orbax` is also that of orbax.checkpoint."""
     return all(importlib.util.find_spec(name) for name in ("orbax", "orbax.export"))
 
 

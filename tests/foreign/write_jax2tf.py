@@ -76,7 +76,7 @@ class Model(tf.Module):
 
 
 def values():
-    """What JAX computes."""
+    """Return what JAX computes."""
     image = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
     cotangent = np.linspace(1, 2, 6, dtype=np.float32).reshape(3, 2)
     scale = np.float32(1.5)

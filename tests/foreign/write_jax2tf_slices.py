@@ -25,7 +25,7 @@ BATCHES = (1, 4, 11, 30)
 
 
 def input_of(batch):
-    """What a batch is."""
+    """Return a batch."""
     return np.linspace(-1, 1, batch * 3, dtype=np.float32).reshape(batch, 3)
 
 

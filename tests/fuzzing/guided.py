@@ -24,7 +24,7 @@ INDEX = "variables/variables.index"
 
 
 def search(folder: Path) -> Callable[[bytes], None]:
-    """What reads an input; its first inputs are put into the corpus.
+    """Return the reader of an input; its first inputs are put into the corpus.
 
     Args:
         folder: with a folder `corpus`; the models are made in it.
@@ -69,7 +69,7 @@ WRITERS = (_write_proto, _write_index, _write_description)
 
 
 def _contents(folder: Path) -> list[bytes]:
-    """What the three kinds of input are in a model as it is."""
+    """Return what the three kinds of input are in a model as it is."""
     proto = _read_proto(folder)
     description = zlib.decompress(_first_call(proto).attr["_jax_call"].s)
     return [proto.SerializeToString(), (folder / INDEX).read_bytes(), description]

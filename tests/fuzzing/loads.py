@@ -21,7 +21,7 @@ __all__ = ["load_all"]
 
 
 def load_all(folder: Path) -> Any:
-    """What the functions of a SavedModel are and give, and what `inspect` says."""
+    """Return what the functions of a SavedModel are and give, and what `inspect` says."""
     report = bridge.inspect(folder)
     model = bridge.load(folder)
     found = []

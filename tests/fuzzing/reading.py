@@ -1,4 +1,4 @@
-"""What a SavedModel says, as a value that two readings of it share."""
+"""The content of a SavedModel, as a value that two readings of it share."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read_all(folder: Path) -> Any:
 
 
 def outcome(read: Callable[[], Any]) -> Any:
-    """What was read, or the `InteropError`; any other error goes through."""
+    """Return what was read, or the `InteropError`; any other error goes through."""
     with time_limit():
         try:
             return read()

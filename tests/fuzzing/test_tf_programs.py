@@ -34,7 +34,7 @@ def process():
 
 
 def _failures(seeds):
-    """What is wrong with programs, and their text."""
+    """Return what is wrong with programs, and their text."""
     with enable_x64(False):
         programs = [generate(seed, x64=False) for seed in seeds]
         outcomes = [(program, suite.run(program)) for program in programs]

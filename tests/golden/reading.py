@@ -1,4 +1,4 @@
-"""Whether a golden file gives the numbers that were written beside it.
+"""The check that a golden file gives the numbers that were written beside it.
 
 `python -m tests.golden.reading` with `XLA_FLAGS=--xla_force_host_platform_device_count=2` reads all
 of them in the running JAX, which is all that it needs, and prints how many work of each writer.

@@ -1,4 +1,4 @@
-"""What `Exported.serialize` wrote in each JAX, as the input of `save`, `to_onnx` and `export`.
+"""Files of `Exported.serialize` in each JAX, as the input of `save`, `to_onnx` and `export`.
 
 JAX refuses those of older versions as expired. Both folders of files of all kinds were written by
 the same serialization of JAX, so each is given to one of the commands that write a SavedModel.
@@ -53,7 +53,7 @@ def refusal_of(artifact):
 
 
 def is_read(file, *, gradients=True):
-    """Whether this jaxlib reads all operations; of a newer JAX it may lack some."""
+    """Return whether this jaxlib reads all operations; of a newer JAX it may lack some."""
     modules = modules_of(read_serialized(file.read_bytes()))
     refusals = list(filter(None, map(refusal_of, modules if gradients else modules[:1])))
     if refusals:

@@ -66,7 +66,7 @@ def main(out):
 
 
 def values(functions):
-    """What JAX computes."""
+    """Return what JAX computes."""
     for key, function in functions.items():
         arrays = {"argument": [X, N], "result": jax.tree.leaves(function(PARAMS, X, N))}
 

@@ -64,7 +64,7 @@ jax.export.register_pytree_node_serialization(
 
 @dataclass(frozen=True)
 class Kind:
-    """What is written: jitted functions by key, and the arguments of each.
+    """The content of a file: jitted functions by key, and the arguments of each.
 
     Attributes:
         make: returns by key a jitted function, the specs that it is exported for, and arguments.

@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far TensorFlow may be from JAX, as a part of the largest expected magnitude, and why."""
+    """The allowed distance of TensorFlow from JAX, relative to the largest magnitude, and why."""
 
     relative: float
     reason: str

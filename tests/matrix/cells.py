@@ -111,7 +111,7 @@ def consume(command: Sequence[str], paths: Sequence[str], *, silence: float) -> 
 
 
 def _answers(command: Sequence[str], paths: Sequence[str], silence: float) -> Iterator[Answer]:
-    """What one process answers, at least one; a path that it dies of is the last."""
+    """Return what one process answers, at least one; a path that it dies of is the last."""
     begun: Sequence[str] = paths  # a process that begins nothing would not do better again
     with (
         tempfile.TemporaryFile("w+") as errors,

@@ -37,7 +37,7 @@ def read_values(path: Path) -> tuple[float, list[Call]]:
 
 
 def check_file(folder: Path, tolerance: float, calls: list[Call]) -> list[str]:
-    """What is wrong with a SavedModel."""
+    """Return what is wrong with a SavedModel."""
     loaded = tf.saved_model.load(str(folder))
     signature = loaded.signatures["serving_default"]
     wrong = []
@@ -80,7 +80,7 @@ def compare(what: str, found: dict[int, Any], expected: Arrays, tolerance: float
 
 
 def difference(tensor: Any, expected: np.ndarray[Any, Any], tolerance: float) -> str:
-    """How a tensor differs from what was recorded; empty if it does not."""
+    """Return how a tensor differs from what was recorded; empty if it does not."""
     if tensor is None:
         return "None"
     found = tensor.numpy()
@@ -100,13 +100,13 @@ def difference(tensor: Any, expected: np.ndarray[Any, Any], tolerance: float) ->
 
 
 def inexact(dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype rounds; numpy does not say so of those of ml_dtypes."""
+    """Return whether a dtype rounds; numpy does not say so of those of ml_dtypes."""
     kind = tf.as_dtype(dtype)
     return bool(kind.is_floating or kind.is_complex)
 
 
 def outcome(folder: Path, cell: str) -> dict[str, str]:
-    """What became of one file."""
+    """Return what became of one file."""
     case = cell.partition("/")[0]
     try:
         wrong = check_file(folder / cell, *read_values(folder / case / "values.npz"))

@@ -80,7 +80,7 @@ class Ready:
 
     @property
     def tested(self) -> Path:
-        """What of the sources the tests have passed in it for, and how many there were."""
+        """Return which of the sources the tests have passed in it for, and how many there were."""
         return self.python.parents[1] / ".tested"
 
 

@@ -42,7 +42,7 @@ def foreign_cells(
 
 
 def check(file: ForeignFile, target: Path, consumer: Ready) -> str:
-    """What is wrong with a file after it was retargeted; empty if nothing is."""
+    """Return what is wrong with a file after it was retargeted; empty if nothing is."""
     bridge.retarget(file.folder, consumer.version, to=target)
     trials = [to_trial(key, kinds) for key, kinds in file.values.items()]
     run = run_trials(target, trials, python=consumer.python)
@@ -55,7 +55,7 @@ def check(file: ForeignFile, target: Path, consumer: Ready) -> str:
 
 
 def to_trial(key: str, kinds: Mapping[str, Mapping[str, object]]) -> Trial:
-    """What a program of `tests.foreign` recorded of a signature, its gradient if it has one."""
+    """Read what a program of `tests.foreign` recorded of a signature, and of its gradient."""
     gradients = {f"input/{name}": value for name, value in kinds.get("gradient", {}).items()}
     orders = int(bool(gradients))
     return Trial(

@@ -27,7 +27,7 @@ __all__ = [
 
 
 class Outcome(Enum):
-    """What became of a cell; the value is its letter in the grid."""
+    """The outcome of a cell; the value is its letter in the grid."""
 
     PASSED = "."
     REFUSED = "r"
@@ -84,7 +84,7 @@ class Refusal:
     target: str = ""
 
     def is_about(self, cell: Cell) -> bool:
-        """Whether this refusal is expected of a cell."""
+        """Return whether this refusal is expected of a cell."""
         if cell.case != self.case or not cell.target or not cell.jax.startswith(self.jax):
             return False
         if self.target not in ("", cell.target):
@@ -135,7 +135,7 @@ class Deviation:
     match: str
 
     def is_about(self, cell: Cell) -> bool:
-        """Whether this is expected of a cell."""
+        """Return whether this is expected of a cell."""
         return cell.case == self.case and cell.tensorflow in self.tensorflow
 
 
@@ -150,7 +150,7 @@ DEVIATIONS = (
 
 
 def problem(cell: Cell, refusals: Sequence[Refusal] = REFUSALS) -> str:
-    """Why a cell makes the run fail; empty if it is as expected."""
+    """Return why a cell makes the run fail; empty if it is as expected."""
     wanted = next((refusal for refusal in refusals if refusal.is_about(cell)), None)
     if wanted is None:
         return "" if _is_expected(cell) else f"{cell.outcome.name}: {cell.message}"

@@ -1,4 +1,4 @@
-"""What the matrix does: environments are made, a JAX writes, TensorFlows run."""
+"""The run of the matrix: environments are made, a JAX writes, TensorFlows run."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def _cell(writer: Ready, outcome: Outcome, message: str) -> Cell:
 
 
 def _recall(stamp: Path, sources: str) -> str | None:
-    """What was said of these sources when they passed."""
+    """Return what was said of these sources when they passed."""
     before, _, counts = stamp.read_text().partition("\n") if stamp.is_file() else ("", "", "")
     return counts if before == sources else None
 

@@ -1,4 +1,4 @@
-"""What a report of pytest says is broken is named by its feature; the newest Python is found."""
+"""A broken test in a report of pytest is named by its feature; the newest Python is found."""
 
 from __future__ import annotations
 

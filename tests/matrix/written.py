@@ -16,7 +16,7 @@ _NAME = "written.json"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of one case for one target.
+    """The outcome of one case for one target.
 
     Attributes:
         case: its name.
@@ -37,7 +37,7 @@ class Written:
 
 
 def read_written(folder: Path) -> tuple[Written, ...]:
-    """What a process wrote into a folder."""
+    """Return what a process wrote into a folder."""
     return tuple(Written(**fields) for fields in json.loads((folder / _NAME).read_text()))
 
 

@@ -80,7 +80,7 @@ def vague_names(module: Module) -> Iterator[str]:
 
 
 def unfinished_work(module: Module) -> Iterator[str]:
-    """What is left to do is an issue, not a comment."""
+    """An issue, not a comment, says what is left to do."""
     for number, line in enumerate(module.text.splitlines(), start=1):
         if found := _UNFINISHED.search(line):
             yield f"{module.path}:{number}: {found[0]}"

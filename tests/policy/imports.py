@@ -1,4 +1,4 @@
-"""What a module imports and which upstream names it reaches, read from its syntax tree."""
+"""The imports of a module and the upstream names that it reaches, from its syntax tree."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _is_type_checking(test: ast.expr) -> bool:
 
 
 def import_graph(modules: Collection[Module]) -> dict[str, frozenset[str]]:
-    """Which modules of a tree each one names in an import, those for types only left out.
+    """Return which modules of a tree each one names in an import, those for types only left out.
 
     A parent package that Python runs on the way is not counted: every package names its modules,
     and `own_root_imports` sees to it that they do not name it.
@@ -125,7 +125,7 @@ def _cycle_from(
 
 
 def own_root_imports(modules: Collection[Module]) -> list[str]:
-    """Where a module imports a name from the root of its own package."""
+    """Return where a module imports a name from the root of its own package."""
     known = {module.name for module in modules}
     return [
         f"{found.where}: {found.name}"
@@ -180,5 +180,5 @@ def _dotted(node: ast.expr) -> str:
 
 
 def is_within(name: str, prefix: str) -> bool:
-    """Whether a dotted name is a module or something inside it."""
+    """Return whether a dotted name is a module or something inside it."""
     return name == prefix or name.startswith(f"{prefix}.")

@@ -34,7 +34,7 @@ def expected_names() -> dict[str, list[str]]:
 
 
 def problems(package: ModuleType, expected: Sequence[str]) -> Iterator[str]:
-    """What is wrong with the public names of an imported package."""
+    """Return what is wrong with the public names of an imported package."""
     names = list(getattr(package, "__all__", ()))
     if names != sorted(names):
         yield f"__all__ is not sorted: {names}"

@@ -31,11 +31,11 @@ class Module:
 
     @property
     def is_package(self) -> bool:
-        """Whether this is the `__init__.py` of a folder."""
+        """Return whether this is the `__init__.py` of a folder."""
         return self.path.name == "__init__.py"
 
     def at(self, node: ast.AST) -> str:
-        """Where a node is, in the way that editors open it."""
+        """Return where a node is, in the way that editors open it."""
         return f"{self.path}:{getattr(node, 'lineno', 1)}"
 
     def functions(self) -> Iterator[Function]:

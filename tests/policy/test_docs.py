@@ -1,4 +1,4 @@
-"""What the documentation names exists, and what is public is in it."""
+"""All that the documentation names exists, and all that is public is in it."""
 
 from __future__ import annotations
 

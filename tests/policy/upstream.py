@@ -1,4 +1,4 @@
-"""Which parts of JAX, TensorFlow and their neighbours may be used, and in which file."""
+"""The parts of JAX, TensorFlow and their neighbours that may be used, and in which file."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _FRAMEWORKS = ("jax", "keras", "onnx", "tensorflow", "tf_keras")
 
 
 def misplaced_imports(modules: Iterable[Module]) -> list[str]:
-    """Where a framework is imported outside its files, imports for types included."""
+    """Return where a framework is imported outside its files, imports for types included."""
     return [
         f"{found.where}: {found.name}"
         for module in modules
@@ -87,7 +87,7 @@ def misplaced_imports(modules: Iterable[Module]) -> list[str]:
 
 
 def private_names(modules: Iterable[Module]) -> list[str]:
-    """Where a private part of a framework is used outside `_jax.py` and `_tf.py`."""
+    """Return where a private part of a framework is used outside `_jax.py` and `_tf.py`."""
     return [
         f"{where}: {name}"
         for module in modules
@@ -98,7 +98,7 @@ def private_names(modules: Iterable[Module]) -> list[str]:
 
 
 def is_private(name: str) -> bool:
-    """Whether a dotted upstream name is listed as private, or spelled as private."""
+    """Return whether a dotted upstream name is listed as private, or spelled so."""
     parts = name.split(".")
     hidden = any(part.startswith("_") and not part.endswith("__") for part in parts)
     return any(is_within(name, prefix) for prefix in PRIVATE) or (
@@ -107,7 +107,7 @@ def is_private(name: str) -> bool:
 
 
 def jax2tf_names(modules: Iterable[Module]) -> list[str]:
-    """Where the converter that this project replaces is used."""
+    """Return where the converter that this project replaces is used."""
     return [
         f"{where}: {name}"
         for module in modules

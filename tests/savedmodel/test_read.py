@@ -1,4 +1,4 @@
-"""What was written is read back: signatures, calls, gradients, values."""
+"""A written file is read back: signatures, calls, gradients, values."""
 
 from __future__ import annotations
 

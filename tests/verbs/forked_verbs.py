@@ -47,7 +47,7 @@ def rows(scale, x):
 
 
 def verbs(folder, exported, symbolic, lowered):
-    """What the children do, by name."""
+    """Return what the children do, by name."""
     model, module = folder / "model", folder / "module.mlir"
     module.write_text(str(lowered.compiler_ir("stablehlo")))
     keyed = jax.export.export(jax.jit(lambda key, x: x + jax.random.normal(key)))

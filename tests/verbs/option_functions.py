@@ -55,7 +55,7 @@ _scaled.defvjp(lambda x, y, w: (x * 2, (x, y, w)), _scaled_backward)
 
 
 def written(w, x, y):
-    """What it computes takes neither `w` nor `y`, of which it has gradients all the same."""
+    """Compute without `w` and `y`, of which it has gradients all the same."""
     return _scaled(x, y, w) * x
 
 
@@ -118,7 +118,7 @@ def specs(sizes):
 
 
 def jax_loss(call):
-    """What is differentiated: not the result alone, so that a gradient of None is seen."""
+    """Return what is differentiated: not the result alone, so that a gradient of None is seen."""
     return lambda *floats: (call(*floats) * jnp.cos(X)).sum() + sum((f**3).sum() for f in floats)
 
 

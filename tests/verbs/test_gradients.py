@@ -31,7 +31,7 @@ def exported():
 
 
 class Converted(tf.Module):
-    """What is saved by TensorFlow."""
+    """A module that TensorFlow saves."""
 
     def __init__(self, source, **options):
         super().__init__()
@@ -72,7 +72,7 @@ def saved(exported, tmp_path_factory):
 
 @pytest.fixture(params=["eager", "graph", "jit"])
 def mode(request):
-    """How a function of TensorFlow is run."""
+    """The way in which a function of TensorFlow is run."""
     if request.param == "eager":
         return lambda f: f()
     return lambda f: tf.function(f, jit_compile=request.param == "jit", autograph=False)()

@@ -110,7 +110,7 @@ def versions(tmp_path_factory, exported):
 
 
 def _run(versions, folder, thing, place, verb):
-    """Whether the verb refuses; other errors go through."""
+    """Return whether the verb refuses; other errors go through."""
     shutil.copytree(versions, folder / "base")
     path = folder / "base" / "2"
     where = path / place

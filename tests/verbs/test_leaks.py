@@ -41,7 +41,7 @@ def one_round(folder, constant):
 
 
 def counted():
-    """How many objects there are of each class of the project and the frameworks, MLIR's too."""
+    """Count the objects of each class of the project and the frameworks, MLIR's too."""
     gc.collect()
     kinds = (type(thing) for thing in gc.get_objects())
     return Counter(k for k in kinds if str(k.__module__).startswith(OWN))

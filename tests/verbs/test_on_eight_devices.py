@@ -1,4 +1,4 @@
-"""What several devices are needed for, each file in a process that has eight of the CPU."""
+"""Tests that need several devices, each file in a process that has eight of the CPU."""
 
 from __future__ import annotations
 

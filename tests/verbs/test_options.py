@@ -182,7 +182,7 @@ def _check_gradients_in_jax(call, name, floats, order):
 
 
 def _check_next_order(call, name, floats, order):
-    """What is not in the file is made of its operations, which do not know the author's VJP."""
+    """Check an order that is not in the file: made of operations, without the author's VJP."""
     if name == "factored":
         with contextlib.suppress(StructureError):
             list(jax_gradients(call, floats, order + 1))
@@ -194,7 +194,7 @@ def _check_next_order(call, name, floats, order):
 
 
 class Converted(tf.Module):
-    """What a row of `CONVERT` makes, with its weights."""
+    """The function that a row of `CONVERT` makes, with its weights."""
 
     def __init__(self, row):
         super().__init__()
@@ -269,7 +269,7 @@ def _z_of(results):
 
 
 def _layer_source(row, folder):
-    """What a layer is made of, and its other arguments."""
+    """Return what a layer is made of, and its other arguments."""
     name, params = row["function"], {"w": W}
 
     def function(params, x):
@@ -289,7 +289,7 @@ def _layer_source(row, folder):
 
 
 class Layered(tf.Module):
-    """What a row of `LAYER` makes."""
+    """The layer that a row of `LAYER` makes."""
 
     def __init__(self, row, folder):
         super().__init__()
@@ -386,7 +386,7 @@ def test_onnx(row, tmp_path):
 
 
 class Called:
-    """What a row of `CALL_TF` calls, of x and y."""
+    """The function that a row of `CALL_TF` calls, of x and y."""
 
     def __init__(self, row, folder):
         self.row = row

@@ -39,7 +39,7 @@ def _assert_on_the_cpu(found):
 
 
 def _calls(function, *specs):
-    """What the nodes of a traced function call."""
+    """Return what the nodes of a traced function call."""
     graph = tf.function(function).get_concrete_function(*specs).graph.as_graph_def()
     nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
     return [decode_node(node) for node in nodes if node.op == OP]

@@ -149,7 +149,7 @@ UNKNOWN_MATRIX = tf.TensorSpec([None, None])
 
 
 def _reshaped(x):
-    """Where sizes do not fit, no shape of the result is right."""
+    """Reshape; where sizes do not fit, no shape of the result is right."""
     return jnp.concatenate([x[:, ::2] + x[:, 1::2], x[:, :1]], 1).reshape(-1)
 
 
@@ -260,7 +260,7 @@ class TestWhatIsSaidOfWrongShapes:
 
 @pytest.fixture(scope="module")
 def rest():
-    """What is left of four elements and more."""
+    """Return what is left of four elements and more."""
     return bridge.convert(
         lambda x: x[3:], polymorphic_shapes="b", polymorphic_constraints=["b >= 4"]
     )
@@ -392,7 +392,7 @@ def folders(tmp_path_factory):
 
 
 def _opened(folder):
-    """What a file has: its functions' nodes, and the calls of its XlaCallModule nodes."""
+    """Return what a file has: its functions' nodes, and the calls of its XlaCallModule nodes."""
     library = read_proto(folder).meta_graphs[0].graph_def.library.function
     nodes = [node for function in library for node in function.node_def]
     return nodes, [decode_node(node) for node in nodes if node.op == OP]

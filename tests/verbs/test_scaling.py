@@ -1,4 +1,4 @@
-"""What each verb does grows with the leaves of its pytrees and the number of signatures, not more.
+"""The work of each verb grows with the leaves of its pytrees and the number of signatures.
 
 The lines that run are counted, function by function, for some number of leaves, for twice and for
 three times as many. What MLIR and protobuf do is not counted; `make bench` measures it.

@@ -1,4 +1,4 @@
-"""What TensorFlow does under values of TF_XLA_FLAGS: `python -m` this, cases in, outcomes out.
+"""TensorFlow under values of TF_XLA_FLAGS: `python -m` this, cases in, outcomes out.
 
 TensorFlow reads the variable once in a process, so each case has its own: a fork of one that has
 imported TensorFlow and not used it. JAX, whose threads would not survive a fork, is not imported;

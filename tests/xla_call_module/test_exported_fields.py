@@ -59,7 +59,7 @@ def _ordered_devices():
 
 
 def _effects():
-    """That of a call with side effects; those of callbacks cannot be made again, in JAX either."""
+    """The effect of a call with side effects; not of callbacks, which JAX cannot make again."""
     effect = effect_of("jax._src.ffi.FfiEffect")
     return dataclasses.replace(export_of(jnp.sin, X), unordered_effects=(effect,))
 

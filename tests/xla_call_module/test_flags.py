@@ -89,7 +89,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tensorflow(folder):
-    """What TensorFlow did, for each value; and where it was set when TensorFlow ran already."""
+    """Return what TensorFlow did for each value, and for one set when it ran already."""
     pytest.importorskip("tensorflow")
     tpu = export.export(jax.jit(jnp.sum), platforms=["tpu"])(jax.ShapeDtypeStruct((2,), "float32"))
     square = jax.ShapeDtypeStruct(export.symbolic_shape("b, b"), "float32")

@@ -1,4 +1,4 @@
-"""What a graph has to assert of fixed sizes, because only its run knows what arrives."""
+"""The shape checks of a graph: fixed sizes that are dynamic where the arguments come from."""
 
 import dataclasses
 

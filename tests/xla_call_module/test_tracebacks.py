@@ -1,4 +1,4 @@
-"""What a user sees of a refused call: the own lines and the public function, and all if asked."""
+"""The traceback of a refused call: the own lines and the public function, and all if asked."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def batched(tmp_path):
 
 @contextlib.contextmanager
 def _compilations():
-    """What XLA compiles inside is counted."""
+    """Count what XLA compiles inside."""
     found, is_inside = [], True
 
     def listen(event, duration, **_):

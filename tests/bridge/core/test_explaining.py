@@ -1,4 +1,4 @@
-"""What tracing a function raises has a sentence in front that says what to do."""
+"""Errors of tracing a function have a sentence in front that says what to do."""
 
 from __future__ import annotations
 

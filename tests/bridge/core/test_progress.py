@@ -54,7 +54,7 @@ with progress_bar("Saving") as progress:
 
 
 def _on_a_terminal(code, *arguments):
-    """What a process writes to a terminal on its standard error."""
+    """Return what a process writes to a terminal on its standard error."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     process = subprocess.Popen(

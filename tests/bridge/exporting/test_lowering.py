@@ -1,4 +1,4 @@
-"""What JAX has just exported is described as if its module had been read."""
+"""An `Exported` that JAX has just made is described as if its module had been read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call costs, as XLA counts it, and the StableHLO that it is counted of."""
+"""The cost of a call, as XLA counts it, and the StableHLO that it is counted of."""
 
 from __future__ import annotations
 

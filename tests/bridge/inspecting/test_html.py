@@ -174,7 +174,7 @@ def test_a_browser_opens_it_without_an_error(page, tmp_path, errs):
 
 
 def _open(file, folder):
-    """What a browser writes to its console, and the document as it then has it."""
+    """Return what a browser writes to its console, and the document as it then has it."""
     command = [
         BROWSER,
         "--headless",

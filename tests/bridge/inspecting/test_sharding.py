@@ -1,4 +1,4 @@
-"""How the arrays of a file lie on their mesh."""
+"""The shardings of a file: its arrays on their mesh."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_mesh_and_its_arrays(exported, tensorflow, partitioner):
 
 
 def _index_by_device(spec, shape, axes, names):
-    """Where JAX itself puts the parts: the first index of each device's part."""
+    """Return where JAX itself puts the parts: the first index of each device's part."""
     devices = np.arange(np.prod(axes)).reshape(axes)
     found = []
     for device in range(devices.size):

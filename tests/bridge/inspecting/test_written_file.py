@@ -1,4 +1,4 @@
-"""What the verbs that write return: what `inspect` and other runtimes find in the file."""
+"""The results of the verbs that write say what `inspect` and other runtimes find in the file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _save(path, **options):
 
 
 def _check(written, report):
-    """What was returned is what is in the file."""
+    """Check that what was returned is what is in the file."""
     assert (written.path, os.fspath(written)) == (report.path, report.path)
     assert written.bytes == report.bytes
     assert written.parameter_bytes == sum(parameter.bytes for parameter in report.parameters)

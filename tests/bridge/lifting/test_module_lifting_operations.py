@@ -192,7 +192,7 @@ def test_results_and_transformations(text, arrays, tmp_path):
 
 
 def _run(text, arrays):
-    """What XLA computes."""
+    """Return what XLA computes."""
     call = call_of_file(Path("program.mlir"), text.encode())
     return jax.tree.leaves(exported_from_call(call).call(*arrays))
 

@@ -1,4 +1,4 @@
-"""What is lifted, judged by StableHLO's reference interpreter.
+"""Lifted operations, judged by StableHLO's reference interpreter.
 
 All dtypes are judged by `python -m tests.bridge.lifting.judged_operations`, and the interpreter's
 own tests by `python -m tests.bridge.lifting.interpreter_programs`.

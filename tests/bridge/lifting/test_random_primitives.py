@@ -84,7 +84,7 @@ def test_numbers_without_a_seed():
 
 
 def run(text, *arguments):
-    """What the body of a module in MLIR's text is lifted to."""
+    """Return what the body of a module in MLIR's text is lifted to."""
     with open_context(0):
         return walk_module(ir.Module.parse(text), arguments)
 

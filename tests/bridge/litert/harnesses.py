@@ -82,7 +82,7 @@ def gradients() -> Iterator[tuple[Any, Callable[..., Any], list[Any]]]:
 
 @dataclass(frozen=True)
 class _Named:
-    """What stands for a harness where there is none."""
+    """The stand-in for a harness where there is none."""
 
     fullname: str
     group_name: str = "vjp"

@@ -125,7 +125,7 @@ def test_what_is_another_executable(saved, filled, kept, what, tmp_path):
 
 
 class Hostile:
-    """What a pickle does where one is read."""
+    """An object that acts where its pickle is read."""
 
     def __reduce__(self):
         return os.abort, ()

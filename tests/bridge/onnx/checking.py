@@ -99,7 +99,7 @@ def _specs(arrays, shapes):
 
 
 def run(model, arrays, *, level="ALL", disabled=()):
-    """What ONNX Runtime computes, on one thread.
+    """Return what ONNX Runtime computes, on one thread.
 
     Args:
         model: any.
@@ -134,7 +134,7 @@ def _record(model, arrays):
 
 
 def evaluate(model, arrays):
-    """What ONNX's reference evaluator computes."""
+    """Return what ONNX's reference evaluator computes."""
     with np.errstate(all="ignore"):
         return ReferenceEvaluator(model).run(None, feed(model, arrays))
 

@@ -43,7 +43,7 @@ _AT_ONCE = 1 << 16  # elements up to which the reference evaluator takes no minu
 
 
 def differences(model, arrays, *, one_by_one=False):
-    """What the optimizers change, as texts: the level, what is different, and who does it.
+    """Return what the optimizers change, as texts: the level, what is different, and who does it.
 
     Args:
         model: any.
@@ -77,7 +77,7 @@ def _culprits(model, arrays, level):
 
 
 def _results(model, arrays, **options):
-    """What ONNX Runtime computes, or the error as a text."""
+    """Return what ONNX Runtime computes, or the error as a text."""
     try:
         return run(model, arrays, **options)
     except Exception as error:  # noqa: BLE001 - its classes have no public names
@@ -85,7 +85,7 @@ def _results(model, arrays, **options):
 
 
 def _difference(results, expected):
-    """How results differ, as a text; empty if they do not."""
+    """Return how results differ, as a text; empty if they do not."""
     if isinstance(results, str):
         return results
     for number, (one, other) in enumerate(zip(results, expected, strict=True)):
@@ -103,7 +103,7 @@ def _are_near(one, other):
 
 
 def _apart(one, other):
-    """Where two arrays are further apart than roundings make them, as a flat mask."""
+    """Return where two arrays are further apart than roundings make them, as a flat mask."""
     one, other = one.reshape(-1), other.reshape(-1)
     if one.dtype.name not in _TOLERANCES:
         return one != other
@@ -138,7 +138,7 @@ def _report(folder, *, one_by_one):
 
 
 def _against_reference(model, arrays):
-    """What ONNX Runtime computes without optimizers, against the reference evaluator."""
+    """Compare what ONNX Runtime computes without optimizers with the reference evaluator."""
     if sum(array.size for array in arrays) > _AT_ONCE:
         return []
     try:

@@ -1,4 +1,4 @@
-"""What a model looks like, and that models in both directions agree with JAX."""
+"""The look of a model; and models in both directions agree with JAX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be converted, and the files that come of it."""
+"""The sources that can be converted, and the files that come of it."""
 
 from __future__ import annotations
 

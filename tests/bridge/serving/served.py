@@ -88,7 +88,7 @@ def inputs(batch: int) -> np.ndarray[Any, Any]:
 
 
 def expected(key: str, batch: int, scale: float = 1.0) -> dict[str, np.ndarray[Any, Any]]:
-    """What JAX computes, by the names of the outputs."""
+    """Return what JAX computes, by the names of the outputs."""
     result = jax.jit((_FUNCTIONS | _COMPOSED)[key])(parameters(scale), inputs(batch))
     named = result if isinstance(result, dict) else {"output_0": result}
     return {name: np.asarray(value) for name, value in named.items()}

@@ -33,7 +33,7 @@ from xla_call_module.errors import (
 
 
 def _visible(base):
-    """What TensorFlow Serving would load."""
+    """Return what TensorFlow Serving would load."""
     return sorted(n for name in os.listdir(base) if (n := parse_version(name)) is not None)
 
 

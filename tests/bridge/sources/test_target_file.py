@@ -1,4 +1,4 @@
-"""Where a model may be written, and what is said of where not."""
+"""Places where a model may be written, and errors of those where it may not."""
 
 from __future__ import annotations
 

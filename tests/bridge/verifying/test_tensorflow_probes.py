@@ -1,4 +1,4 @@
-"""What TensorFlow releases are known to compute otherwise: probed, named, and not held against."""
+"""Functions that TensorFlow releases are known to compute otherwise: probed, named, excused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two computations of one program may differ by, found from the program itself.
+"""The difference that two computations of one program may have, from the program itself.
 
 Numbers that agree to a few units in the last place are the same. Where they do not, the program is
 run again with its rounding errors made visible (Monte-Carlo arithmetic): each operation of its
@@ -78,7 +78,7 @@ QUICKLY = {"xla_backend_optimization_level": 0}
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What one array may differ by: the tolerance of each element, and which have none."""
+    """The allowed difference of one array: the tolerance of each element, and which have none."""
 
     tolerance: Any
     unstable: Any
@@ -86,7 +86,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How an array differs from what is expected.
+    """The difference of an array from what is expected.
 
     Attributes:
         text: the worst element; empty if none differs.
@@ -138,7 +138,7 @@ def difference(found: Any, expected: Any, spread: Spread | None = None) -> Diffe
 def spread(
     function: Callable[..., Any], arguments: Sequence[Any], expected: Sequence[Any]
 ) -> list[Spread]:
-    """What each of the function's results may differ by.
+    """Return what each of the function's results may differ by.
 
     Args:
         function: of the arguments, to a list of arrays.

@@ -103,7 +103,7 @@ def _work(
 def _messages(
     suite: str, x64: bool, first: int, count: int, known: Counter[str], end: float | None
 ) -> Iterator[dict[str, Any]]:
-    """What a worker says; at its end `died` where it did not come to its own."""
+    """Yield what a worker says; at its end `died` where it did not come to its own."""
     reader, writer = os.pipe()
     module = [sys.executable, "-m", "tests.fuzzing.programs.worker", SUITES[suite]]
     stopped = ""
@@ -140,7 +140,7 @@ def _messages(
 
 
 def _lines(reader: int, pid: int) -> Iterator[dict[str, Any]]:
-    """What comes through a pipe from a process.
+    """Yield what comes through a pipe from a process.
 
     Raises:
         TimeoutError: nothing came for too long.
@@ -162,7 +162,7 @@ def _lines(reader: int, pid: int) -> Iterator[dict[str, Any]]:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """What a process has used, https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html."""
+    """Return what a process has used, https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:  # it has ended
@@ -200,7 +200,7 @@ def _counts(records: list[dict[str, Any]]) -> str:
 
 
 def summary(records: list[dict[str, Any]]) -> str:
-    """How many programs and checks ended in what, refusals by reason, and the failures."""
+    """Return how many programs and checks ended in what, refusals by reason, and the failures."""
     lines = [_counts(records)]
     outcomes = [(record, o) for record in records for o in record["outcomes"]]
     checks = Counter((o["check"], o["kind"]) for _, o in outcomes)

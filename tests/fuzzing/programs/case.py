@@ -26,12 +26,12 @@ _OTHER_SIZE = 2
 
 
 def differentiable(dtype: Any) -> bool:
-    """Whether TensorFlow differentiates a dtype."""
+    """Return whether TensorFlow differentiates a dtype."""
     return bool(jnp.issubdtype(dtype, jnp.inexact)) and np.dtype(dtype).itemsize > 1
 
 
 class Case:
-    """What the checks of one program share.
+    """The state that the checks of one program share.
 
     Attributes:
         program: the program.
@@ -123,13 +123,13 @@ class Case:
 
     @cached_property
     def inputs(self) -> tuple[int, ...]:
-        """Which arguments are differentiated."""
+        """Return which arguments are differentiated."""
         leaves = self.leaves(self.batches[0])
         return tuple(i for i, leaf in enumerate(leaves) if differentiable(leaf.dtype))
 
     @cached_property
     def results(self) -> tuple[int, ...]:
-        """Which results are."""
+        """Return which results are differentiated."""
         avals = self.result_avals(self.batches[0])
         return tuple(i for i, aval in enumerate(avals) if differentiable(aval.dtype))
 
@@ -166,7 +166,7 @@ class Case:
         return found[: order + 1]
 
     def spreads(self, sizes: Sizes, order: int) -> list[list[accuracy.Spread]]:
-        """What the reference may differ by."""
+        """Return what the reference may differ by."""
         expected = self.reference(sizes, order)
         flat = accuracy.spread(
             lambda leaves, cotangents: tree_util.tree_leaves(self.pullbacks(leaves, cotangents)),

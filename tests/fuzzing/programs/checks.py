@@ -29,7 +29,7 @@ Flat = Callable[[Sequence[Any]], list[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one way gave.
+    """The outcome of one way.
 
     Attributes:
         label: of the way.
@@ -185,7 +185,7 @@ def check_retarget(case: Case) -> Iterator[Found]:
 def _called(
     case: Case, label: str, function: Callable[..., Any], *, bound: bool = False
 ) -> Iterator[Found]:
-    """What a function gives in JAX: values for all sizes, and gradients for the first.
+    """Return what a function gives in JAX: values for all sizes, and gradients for the first.
 
     Args:
         case: the case.

@@ -1,4 +1,4 @@
-"""Which checks a program gets, with which options: a few of all, so that seeds cover the pairs."""
+"""The checks of a program, and their options: a few of all, so that seeds cover the pairs."""
 
 from __future__ import annotations
 

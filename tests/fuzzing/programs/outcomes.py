@@ -1,4 +1,4 @@
-"""How the try of a program ended."""
+"""Outcomes of the try of a program."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Outcome:
 
     @property
     def key(self) -> str:
-        """What failures of one cause share, as far as one can tell."""
+        """Return what failures of one cause share, as far as one can tell."""
         if self.kind == "wrong":
             label = self.reason.partition("{")[0]
             return f"wrong {self.check} {label}"

@@ -202,7 +202,7 @@ class Program:
         return "\n\n".join([*parts, "\n".join(lines) + "\n"])
 
     def namespace(self) -> dict[str, Any]:
-        """What the source defines; the function is `f`."""
+        """Return what the source defines; the function is `f`."""
         found: dict[str, Any] = {"__name__": "__main__"}
         exec(compile(self.source(), f"<program {self.seed}>", "exec"), found)
         return found

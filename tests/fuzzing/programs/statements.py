@@ -153,7 +153,7 @@ def write(template: Template, draw: Draw) -> tuple[str, str]:
 
 
 def takes(kinds: str, dtype: Any) -> bool:
-    """Whether a word for operands stands for a dtype."""
+    """Return whether a word for operands stands for a dtype."""
     if kind_of(dtype) == "f" and np.dtype(dtype).itemsize > 2 and "s" in kinds:
         return True
     return kind_of(dtype) in kinds.replace("n", "fciu")

@@ -30,7 +30,7 @@ def clear() -> None:
 
 
 def run(program: Program) -> list[Outcome]:
-    """What comes of each check of a program."""
+    """Return what comes of each check of a program."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         case = Case(program, Path(folder))
@@ -41,7 +41,7 @@ def run(program: Program) -> list[Outcome]:
 
 
 def _prepare(case: Case) -> str:
-    """Why JAX has nothing to compare with, if so; a lower order where it has no gradient."""
+    """Return why JAX has nothing to compare with, if so; a lower order where it has no gradient."""
     try:
         case.exported.mlir_module_serialized  # noqa: B018 - JAX exports it
         for sizes in case.batches:
@@ -63,7 +63,7 @@ def _prepare(case: Case) -> str:
 
 
 def _fails_in_jax(case: Case) -> str:
-    """Why JAX itself cannot run the export, or export the gradients that were asked for."""
+    """Return why JAX itself cannot run the export, or export the gradients that were asked for."""
     exported = case.exported
     try:
         for sizes in case.batches:

@@ -26,7 +26,7 @@ _OTHER_SIZE = 2
 
 
 class TensorFlowCase:
-    """What the checks of one function share.
+    """The state that the checks of one function share.
 
     Attributes:
         program: the program.
@@ -43,7 +43,7 @@ class TensorFlowCase:
 
     @property
     def function(self) -> Any:
-        """What is called from JAX."""
+        """Return the function that is called from JAX."""
         function = self.namespace["f"]
         return tf.function(function, autograph=False) if self.program.option("traced") else function
 
@@ -96,13 +96,13 @@ class TensorFlowCase:
 
     @cached_property
     def inputs(self) -> tuple[int, ...]:
-        """Which arguments are differentiated."""
+        """Return which arguments are differentiated."""
         leaves = self.leaves(self.batches[0])
         return tuple(i for i, leaf in enumerate(leaves) if differentiable(leaf.dtype))
 
     @cached_property
     def results(self) -> tuple[int, ...]:
-        """Which results are."""
+        """Return which results are differentiated."""
         found = self.run([tf.constant(leaf) for leaf in self.leaves(self.batches[0])])
         return tuple(
             i for i, x in enumerate(found) if differentiable(np.dtype(x.dtype.as_numpy_dtype))
@@ -134,7 +134,7 @@ class TensorFlowCase:
         return self._references[key]
 
     def spreads(self, sizes: Sizes, order: int) -> list[list[accuracy.Spread]]:
-        """What the reference may differ by."""
+        """Return what the reference may differ by."""
         program = dataclasses.replace(
             self.program,
             statements=tuple(

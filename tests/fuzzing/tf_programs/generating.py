@@ -139,7 +139,7 @@ def _statement(
 
 
 def _try(text: str, preamble: str, operands: list[_Value]) -> tuple[_Aval, tuple[Any, ...]] | None:
-    """What a statement gives of both sizes; None where it is refused, too large or not finite."""
+    """Run a statement with both sizes; None where it is refused, too large or not finite."""
     names = tuple(f"x{index}" for index in range(len(operands)))
     namespace: dict[str, Any] = {}
     source = f"{PREAMBLE}\n{preamble}\ndef f({', '.join(names)}):\n    return {fill(text, names)}\n"

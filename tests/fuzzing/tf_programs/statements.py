@@ -51,7 +51,7 @@ class TensorFlowDraw(Draw):
         return text
 
     def slices(self) -> str:
-        """What a strided slice has between the brackets."""
+        """Return what a strided slice has between the brackets."""
         choices = (":", ":", "1:", ":-1", "::2", "::-1", "0", "-1", "0:2")
         rank = len(self._avals[0].shape)
         return ", ".join(self._rng.choices(choices, k=self._rng.randint(1, rank)))

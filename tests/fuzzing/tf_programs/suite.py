@@ -45,7 +45,7 @@ def simpler(program: Program) -> Iterator[Program]:
 
 
 def run(program: Program) -> list[Outcome]:
-    """What comes of each check of a program."""
+    """Return what comes of each check of a program."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return [_check(program, name) for name in program.checks]
@@ -70,7 +70,7 @@ def _check(program: Program, name: str) -> Outcome:
 
 
 def _prepare(case: TensorFlowCase) -> str:
-    """Why TensorFlow has nothing to compare with, if so; a lower order where it has no gradient."""
+    """Return why TensorFlow has nothing to compare with; a lower order without a gradient."""
     while True:
         try:
             if not case.inputs or not case.results:

@@ -1,4 +1,4 @@
-"""What reads a folder that others replace meanwhile sees one version, whole.
+"""A reader of a folder that others replace meanwhile sees one version, whole.
 
 The function of a version multiplies by its number, and its weights are that number: a mixture of
 two versions gives a sum of two numbers.

@@ -20,7 +20,7 @@ from xla_call_module.errors import MissingDependencyError, StructureError, insta
 
 @pytest.fixture
 def store(monkeypatch):
-    """What `s3://` leads to for the length of a test."""
+    """A store that `s3://` leads to for the length of a test."""
 
     class Store(MemoryFileSystem):
         protocol = "s3"
@@ -47,7 +47,7 @@ def store(monkeypatch):
 
 
 def _forget_file_systems():
-    """What etils has decided of addresses before: which system each is on, and whose."""
+    """Forget what etils has decided of addresses before: which system each is on, and whose."""
     fsspec_backend._get_filesystem.cache_clear()
     gpath._is_tf_installed.cache_clear()
 

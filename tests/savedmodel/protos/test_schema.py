@@ -65,7 +65,7 @@ def _by_name(descriptors):
 
 
 def _fields(descriptor):
-    """What a message says of each of its fields."""
+    """Return what a message says of each of its fields."""
     message = DescriptorProto()
     descriptor.CopyToProto(message)
     return {

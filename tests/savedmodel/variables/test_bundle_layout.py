@@ -1,4 +1,4 @@
-"""Which data file has which tensor, and that several are written at the same time."""
+"""The distribution of tensors over data files, several of which are written at the same time."""
 
 from __future__ import annotations
 

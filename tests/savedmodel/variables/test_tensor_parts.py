@@ -146,7 +146,7 @@ def test_tensorflow_reads_past_them(ours, tmp_path):
 
 
 class _Counting:
-    """Which bytes of a data file were taken a checksum of."""
+    """The count of bytes of a data file that a checksum was taken of."""
 
     def __init__(self, monkeypatch):
         self.sizes = []

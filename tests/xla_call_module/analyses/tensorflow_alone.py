@@ -1,4 +1,4 @@
-"""What TensorFlow makes of modules that may end its process: `python -m` this, one fork for each.
+"""TensorFlow on modules that may end its process: `python -m` this, one fork for each.
 
 JAX, whose threads would not survive a fork, is not imported; the modules arrive as bytes, and each
 takes and returns four numbers.

@@ -1,4 +1,4 @@
-"""Which results depend on which arguments."""
+"""The dependence of results on arguments."""
 
 from __future__ import annotations
 

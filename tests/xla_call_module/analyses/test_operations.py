@@ -93,7 +93,7 @@ def _exported(name, platforms=("cpu",)):
 
 @pytest.fixture(scope="module")
 def outcomes():
-    """What TensorFlow makes of each operation, by its name."""
+    """Return what TensorFlow makes of each operation, by its name."""
     modules = {name: base64.b64encode(_module(name)).decode() for name in BODIES}
     done = subprocess.run(
         [sys.executable, "-m", "tests.xla_call_module.analyses.tensorflow_alone"],

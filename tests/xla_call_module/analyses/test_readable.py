@@ -1,4 +1,4 @@
-"""What TensorFlow runs as JAX wrote it: only what is the same at its own version of StableHLO."""
+"""Modules that TensorFlow runs as JAX wrote them: the same at its own StableHLO."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TensorFlow's converter to TFLite makes wrong is said before, and only that."""
+"""All that TensorFlow's converter to TFLite makes wrong is said before, and only that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a module large is named, and taken out."""
+"""Constants that make a module large are named, and taken out."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def _targets(call):
 
 
 def _run(call, *args):
-    """What TensorFlow computes, of a call that has no library calls any more."""
+    """Return what TensorFlow computes, of a call that has no library calls any more."""
     lowered = run_passes(call, [lower_linalg()])
     assert not any(map(is_portable, _targets(lowered)))
     results = Op(retarget(lowered, imported_release())).run([tf.constant(x) for x in args])
@@ -69,7 +69,7 @@ def _check(function, *args, rtol=1e-9, call=None, **kwargs):
 
 
 def _spectrum(vectors, values, adjoint=None):
-    """What does not depend on the signs of vectors: the product."""
+    """Return what does not depend on the signs of vectors: the product."""
     adjoint = jnp.swapaxes(vectors, -1, -2).conj() if adjoint is None else adjoint
     return values, (vectors * values[..., None, :]) @ adjoint
 

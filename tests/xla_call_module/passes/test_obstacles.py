@@ -1,4 +1,4 @@
-"""Why a release does not run a call as it stands."""
+"""The reasons why a release does not run a call as it stands."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_what_a_pass_requires_comes_before_it():
 
 
 def _work(action):
-    """How often modules are parsed, and serialized."""
+    """Return how often modules are parsed, and serialized."""
     return times_called(parse_artifact, action), times_called(serialize_artifact, action)
 
 

@@ -43,7 +43,7 @@ def _export(symbolic, function=_function):
 
 
 def _as_if_on(exported, call, platform):
-    """What the module computes with the index of a platform that this machine has not."""
+    """Return what the module computes with the index of a platform that this machine has not."""
     others = (name for name in ("rocm", "cuda", "tpu"))
     named = tuple("cpu" if name == platform else next(others) for name in call.platforms)
     changed = dataclasses.replace(exported, mlir_module_serialized=call.module, platforms=named)

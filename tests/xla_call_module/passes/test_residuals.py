@@ -50,7 +50,7 @@ def by_platform(w, x):
 
 
 def narrow(w, x):
-    """What is handed on has a dtype that TensorFlow lacks."""
+    """Compute with a residual of a dtype that TensorFlow lacks."""
     return (x.astype(jnp.float8_e4m3b11fnuz).astype(jnp.float32) * x) @ w
 
 

@@ -82,7 +82,7 @@ def test_equivalence(pair):
 
 
 def _is_equivalent(left, right):
-    """What `is_equivalent_to` says, which before JAX 0.9 asks for the devices of a mesh."""
+    """Return what `is_equivalent_to` says, which before JAX 0.9 asks for the devices of a mesh."""
     if jax.__version_info__ >= (0, 9):
         return left.is_equivalent_to(right, RANK)
     forms = [sharding._to_xla_hlo_sharding(RANK) for sharding in (left, right)]

@@ -65,7 +65,7 @@ def _exported(artifact):
 
 
 def _sums(graph, number, path=()):
-    """How often 1 is added, or None where a function calls itself."""
+    """Return how often 1 is added, or None where a function calls itself."""
     if number in path:
         return None
     counts = [_sums(graph, other, (*path, number)) for other in graph[number]]

@@ -1,4 +1,4 @@
-"""What a module says of places are lines of the user's."""
+"""The locations in a module are lines of the user's."""
 
 from __future__ import annotations
 

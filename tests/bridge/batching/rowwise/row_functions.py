@@ -50,7 +50,7 @@ def recurrent(x):
 
 
 class Network(nn.Module):
-    """What Flax has for classifiers, with a normalization that has been trained."""
+    """A classifier of Flax, with a normalization that has been trained."""
 
     @nn.compact
     def __call__(self, x):

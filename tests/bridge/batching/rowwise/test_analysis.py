@@ -1,4 +1,4 @@
-"""Whether each row of a batch is computed for itself, decided from modules."""
+"""The analysis that decides from modules whether each row of a batch is computed for itself."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def draw(spec, random):
 
 
 def is_changed_by_padding(function, arguments, *, seed=0):
-    """Whether rows of the results are others when rows are added, for random values."""
+    """Return whether rows of the results are others when rows are added, for random values."""
     random = np.random.default_rng(seed)
     specs = specs_of(arguments, b=PADDED, **SIZES)
     leaves = [draw(spec, random) for spec in specs]

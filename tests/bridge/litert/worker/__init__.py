@@ -1,1 +1,1 @@
-"""What is corrected before and after the converter, in a process of its own."""
+"""The program that converts and runs modules, in a process of its own."""

@@ -56,7 +56,7 @@ def dense(name):
 
 
 def same_zeros(found, expected):
-    """Whether zeros have the same sign."""
+    """Return whether zeros have the same sign."""
     zero = expected == 0
     return np.array_equal(np.signbit(found[zero]), np.signbit(expected[zero]))
 
