@@ -125,7 +125,7 @@ def make_model(bound: Mapping[str, BoundCall], *, process: LiteRTProcess | None 
 
 def _lowered(bound: BoundCall, places: Places) -> export.Exported:
     constants = {index: array for index, (_, array) in bound.parameters.items()}
-    return lower_call(bound.call, constants, places)
+    return lower_call(bound.call, constants, places, has_kernels=True)
 
 
 def written_signature(key: str, bound: BoundCall) -> WrittenSignature:

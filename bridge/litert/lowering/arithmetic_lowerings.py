@@ -10,7 +10,6 @@ import numpy as np
 from jax import lax
 
 from bridge.lifting.elementwise_primitives import RULES as OF_JAX
-from bridge.lifting.library_status import is_zero
 from bridge.lifting.lifted_operation import Lift, LiftingRule
 from bridge.litert.lowering import bit_operations as bits
 from bridge.litert.lowering import elementary_lowerings
@@ -37,6 +36,7 @@ def unsigned_order(value: Any) -> Any:
 def _extreme(function: Callable[..., Any], of_bools: Callable[..., Any]) -> Lift:
     """Return the rule of `max` or `min`, of which LiteRT's kernels lose a NaN."""
     is_beyond = lax.gt if function is lax.max else lax.lt
+    identity = -np.inf if function is lax.max else np.inf
 
     def lower(op: LoweredOperation) -> Any:
         left, right = op.arrays
@@ -47,8 +47,12 @@ def _extreme(function: Callable[..., Any], of_bools: Callable[..., Any]) -> Lift
             return unsigned_order(function(unsigned_order(left), unsigned_order(right)))
         if integer_bits(logical) or _is_activation(op):
             return function(left, right)
-        for one, other, known in ((left, right, op.operands[1]), (right, left, op.operands[0])):
-            if isinstance(known, np.ndarray) and known.size and not (known != known).any():
+        for one, other, known in ((left, right, op.known(1)), (right, left, op.known(0))):
+            if known is None:
+                continue
+            if _is_all(known, identity):
+                return one
+            if known.size and not (known != known).any():
                 return jnp.where(is_beyond(other, one), other, one)
         return jnp.where(is_beyond(left, right) | (left != left), left, right)
 
@@ -60,16 +64,14 @@ def _is_activation(op: LoweredOperation) -> bool:
 
     They are max(x, 0), and min(x, 6) of that.
     """
+    known = [op.known(n) for n in (0, 1)]
     if op.raw.name == "stablehlo.maximum":
-        return any(_is_known(operand, 0) for operand in op.operands)
-    makers = [getattr(value.owner, "operation", None) for value in op.raw.operands]
-    is_of_relu = any(
-        maker is not None
-        and maker.name == "stablehlo.maximum"
-        and any(map(is_zero, maker.operands))
-        for maker in makers
+        return any(_is_all(operand, 0) for operand in known)
+    if not any(_is_all(operand, 6) for operand in known):
+        return False
+    return any(
+        _is_all(operand, 0) for n in (0, 1) for operand in op.known_of_maker(n, "stablehlo.maximum")
     )
-    return is_of_relu and any(_is_known(operand, 6) for operand in op.operands)
 
 
 def _divide(op: LoweredOperation) -> Any:
@@ -241,8 +243,8 @@ def _shift(op: LoweredOperation) -> Any:
     name = op.raw.name.removeprefix("stablehlo.")
     if name == "shift_right_arithmetic":
         value = rounded(value, np.dtype(f"int{size}"))
-    constant = op.operands[1]
-    if isinstance(constant, np.ndarray) and constant.size and (constant == constant.flat[0]).all():
+    constant = op.known(1)
+    if constant is not None and constant.size and (constant == constant.flat[0]).all():
         return _shift_by(name, jnp.asarray(value), int(constant.flat[0]), size)
     value, count = jnp.broadcast_arrays(value, count)
     inside = (count >= 0) & (count < size)
@@ -346,8 +348,9 @@ def _multiply(op: LoweredOperation) -> Any:
     return jnp.logical_and(left, right) if op.logical_dtype().kind == "b" else left * right
 
 
-def _is_known(operand: Any, number: float) -> bool:
-    return isinstance(operand, np.ndarray) and bool((operand == number).all())
+def _is_all(known: np.ndarray[Any, Any] | None, number: float) -> bool:
+    """Return whether a constant repeats a number."""
+    return known is not None and bool((known == number).all())
 
 
 def _clamp(op: LoweredOperation) -> Any:
@@ -357,12 +360,13 @@ def _clamp(op: LoweredOperation) -> Any:
         return unsigned_order(jnp.minimum(jnp.maximum(low, value), high))
     if integer_bits(op.logical_dtype()):
         return jnp.minimum(jnp.maximum(low, value), high)
-    if _is_known(op.operands[0], 0) and _is_known(op.operands[2], 6):
+    bounds = op.known(0), op.known(2)
+    if _is_all(bounds[0], 0) and _is_all(bounds[1], 6):
         return jnp.minimum(jnp.maximum(value, 0), 6)  # an activation that keeps NaN
     made = jnp.where(value < low, low, value)
     made = jnp.where(made > high, high, made)
-    for bound, known in ((low, op.operands[0]), (high, op.operands[2])):
-        if not isinstance(known, np.ndarray) or (known != known).any():
+    for bound, known in zip((low, high), bounds, strict=True):
+        if known is None or (known != known).any():
             made = jnp.where(bound != bound, np.float32(np.nan), made)
     return made
 

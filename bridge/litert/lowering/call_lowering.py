@@ -16,7 +16,7 @@ from bridge.core._jax import tracing_error_kind
 from bridge.core.narrowing import x64_if_needed
 from bridge.lifting.lifted_function import dtypes_of
 from bridge.lifting.module_lifting import walk_module
-from bridge.litert.lowering.lowering_table import LITERT_TABLE
+from bridge.litert.lowering.lowering_table import KERNEL_TABLE, LITERT_TABLE
 from bridge.litert.lowering.storage_dtypes import boundary_dtype, storage_dtype
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.errors import DtypeError, UnsupportedError
@@ -65,6 +65,8 @@ def lower_call(
     call: CallModule,
     parameters: Mapping[int, Any] | None = None,
     places: Places | None = None,
+    *,
+    has_kernels: bool = False,
 ) -> export.Exported:
     """Return what a call computes, of operations that LiteRT executes.
 
@@ -72,8 +74,10 @@ def lower_call(
         call: the call, for one platform.
         parameters: the arrays of arguments that are constants, by their index.
         places: gets the operations, under the numbers that are in the names of the lowered ones.
+        has_kernels: whether composites stand for kernels, which the process that converts knows.
     """
-    table = dataclasses.replace(LITERT_TABLE, around=(places or Places()).scope)
+    known_rules = KERNEL_TABLE if has_kernels else LITERT_TABLE
+    table = dataclasses.replace(known_rules, around=(places or Places()).scope)
     known = {} if parameters is None else parameters
     free = [spec for index, spec in enumerate(call.args) if index not in known]
 

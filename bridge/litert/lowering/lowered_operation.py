@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from bridge.lifting.known_values import LiftedValue
 from bridge.lifting.lifted_operation import Lift, LiftedOperation
 from bridge.litert.lowering.bit_operations import low_bits
 from bridge.litert.lowering.float_rounding import round_to_byte
@@ -24,7 +25,7 @@ from bridge.litert.lowering.storage_dtypes import (
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import tensor_type
 
-__all__ = ["LoweredOperation", "kept", "moved", "rounded"]
+__all__ = ["LoweredOperation", "kept", "known_of", "maker_of", "moved", "rounded"]
 
 
 _MAX_FOLDED = 1 << 16  # elements of constants that are computed with
@@ -70,6 +71,21 @@ class LoweredOperation(LiftedOperation):
         """Return the dtype of one operand in the module."""
         return element_dtype(tensor_type(str(self.raw.operands[index].type)).element)
 
+    def known(self, index: int) -> np.ndarray[Any, Any] | None:
+        """Return the constant that an operand is, or repeats; None for what is computed.
+
+        The number that is repeated to a symbolic shape is a scalar.
+        """
+        return known_of(self.raw.operands[index], self.operands[index], self.around)
+
+    def known_of_maker(self, index: int, name: str) -> list[np.ndarray[Any, Any] | None]:
+        """Return the constants among the operands of what makes an operand, if it has a name."""
+        maker = maker_of(self.raw.operands[index])
+        if maker is None or maker.name != name:
+            return []
+        around = self.around
+        return [known_of(operand, around.get(operand), around) for operand in maker.operands]
+
     @property
     def empty_results(self) -> list[Any] | None:
         """The results if none of them has an element; None if one may have some.
@@ -97,6 +113,24 @@ class LoweredOperation(LiftedOperation):
         """Return whether an operand or a result is complex."""
         values = [*self.raw.operands, *self.raw.results]
         return any("complex" in str(value.type) for value in values)
+
+
+def maker_of(value: Any) -> Any:
+    """Return the operation that makes a value of a module; None for an argument."""
+    return getattr(value.owner, "operation", None)
+
+
+def known_of(
+    raw: Any, value: LiftedValue, around: Mapping[Any, LiftedValue]
+) -> np.ndarray[Any, Any] | None:
+    """Return the constant that a value of a module is, or repeats."""
+    if isinstance(value, np.ndarray):
+        return value
+    maker = maker_of(raw)
+    if maker is None or maker.name != "stablehlo.dynamic_broadcast_in_dim":
+        return None
+    repeated = around.get(maker.operands[0])
+    return repeated if isinstance(repeated, np.ndarray) and repeated.ndim == 0 else None
 
 
 def rounded(value: Any, logical: np.dtype[Any]) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from bridge.lifting import custom_call_primitives
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
@@ -11,6 +13,7 @@ from bridge.litert.lowering import (
     control_lowerings,
     fourier_lowerings,
     indexing_lowerings,
+    kernel_lowerings,
     product_lowerings,
     random_lowerings,
     reduction_lowerings,
@@ -21,7 +24,7 @@ from bridge.litert.lowering import (
 from bridge.litert.lowering.lowered_operation import LoweredOperation, kept, moved
 from bridge.litert.lowering.storage_dtypes import to_storage
 
-__all__ = ["LITERT_TABLE"]
+__all__ = ["KERNEL_TABLE", "LITERT_TABLE"]
 
 _MOVING = {
     **shape_lowerings.RULES,
@@ -67,3 +70,5 @@ LITERT_TABLE = LiftingTable(
     to_array=to_storage,
     target="LiteRT",
 )
+# With composites for kernels, which the process that converts knows.
+KERNEL_TABLE = dataclasses.replace(LITERT_TABLE, rules=kernel_lowerings.with_kernels(_RULES))

@@ -115,7 +115,7 @@ def _reduce_simply(
     if is_turned:
         value, nothing, start = map(unsigned_order, (value, nothing, start))
     running = windows.running(value.shape)
-    if running is not None and name == "add":
+    if running is not None and name == "add" and isinstance(value.shape[running[0]], int):
         made = lax.cumsum(value, running[0], reverse=running[1])
     elif running is not None:
         (made,) = _accumulate([value], running, lambda *pair: [combine(*pair)])
@@ -178,6 +178,8 @@ def _accumulate(
     """Return what is made of each element and all before it, by steps of 1, 2, 4, …."""
     axis, is_reversed = running
     size = values[0].shape[axis]
+    if not isinstance(size, int):
+        return _accumulate_symbolic(values, running, combine)
     made = [*values]
     step = 1
     while step < size:
@@ -189,6 +191,30 @@ def _accumulate(
         pairs = zip(joined, rest, strict=True) if is_reversed else zip(rest, joined, strict=True)
         made = [lax.concatenate(pair, axis) for pair in pairs]
         step *= 2
+    return made
+
+
+def _accumulate_symbolic(
+    values: Sequence[Any], running: tuple[int, bool], combine: Callable[..., list[Any]]
+) -> list[Any]:
+    """Return the same along a dimension whose size only the model that runs has, by a loop."""
+    axis, is_reversed = running
+    size = jnp.asarray(values[0].shape[axis], np.int32)
+    places = lax.broadcasted_iota(np.int32, (values[0].shape[axis],), 0)
+    others = [n for n in range(values[0].ndim) if n != axis]
+
+    def advance(state: tuple[Any, ...]) -> tuple[Any, ...]:
+        step, *made = state
+        sources = places + step if is_reversed else places - step
+        is_inside = sources < size if is_reversed else sources >= 0
+        clipped = jnp.minimum(jnp.maximum(sources, 0), size - 1)
+        near = [jnp.take(one, clipped, axis=axis, mode="clip") for one in made]
+        joined = combine(*near, *made)
+        mask = lax.expand_dims(is_inside, others)
+        kept = [jnp.where(mask, *pair) for pair in zip(joined, made, strict=True)]
+        return step * 2, *kept
+
+    _, *made = lax.while_loop(lambda state: state[0] < size, advance, (jnp.int32(1), *values))
     return made
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from graphlib import TopologicalSorter
 from typing import Any
 
 from litert_converter.mlir import ir
@@ -18,6 +19,7 @@ _ORDERED = frozenset({"stablehlo.divide", "stablehlo.subtract"})
 # Operations that stay, which are no broadcasts.
 _NEVER_BROADCAST = frozenset({
     "stablehlo.constant", "stablehlo.convolution", "stablehlo.dot_general", "stablehlo.transpose",
+    "tfl.batch_matmul",
 })  # fmt: skip
 # Constants, and what repeats them.
 _CONSTANT = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.reshape"})
@@ -42,40 +44,71 @@ def prevent_misreadings(module: Any) -> None:
     it makes `transpose(x - 1)` of `1 - transpose(x)`. The context of the module is to be the
     current one.
     """
-    for function in module.body:
-        # The main function may have the name of its signature already.
-        # A reducer of JAX is neither private nor said to be public.
-        visibility = "sym_visibility"
-        has_one = visibility in function.attributes
-        is_main = has_one and function.attributes[visibility].value == "public"
+    functions = {ir.StringAttr(one.attributes["sym_name"]).value: one for one in module.body}
+    callers: dict[str, set[str]] = {name: set() for name in functions}
+    for name, function in functions.items():
+        for call in nested_operations(function.operation):
+            if call.name == "func.call":
+                callers[_callee(call)].add(name)
+    passed: dict[str, set[int]] = {name: set() for name in functions}
+    for name in TopologicalSorter(callers).static_order():
+        function = functions[name]
         for region in function.regions:
-            _keep_in(region, set(), are_constant=not is_main)
+            arguments = region.blocks[0].arguments
+            if not callers[name] and not _is_public(function):  # such as a reducer
+                passed[name].update(range(len(arguments)))
+            _keep_in(region, {arguments[number] for number in passed[name]}, passed)
 
 
-def _keep_in(region: Any, constants: set[Any], *, are_constant: bool) -> None:
+def _callee(call: Any) -> str:
+    name: str = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+    return name
+
+
+def _is_public(function: Any) -> bool:
+    """Return whether a function is said to be public, as that of a signature is."""
+    visibility = "sym_visibility"
+    has_one = visibility in function.attributes
+    return has_one and ir.StringAttr(function.attributes[visibility]).value == "public"
+
+
+def _keep_in(region: Any, constants: set[Any], passed: Mapping[str, set[int]]) -> None:
     """Put barriers in a region.
 
     Args:
         region: the region.
-        constants: the values around it that can become constants; those of the region are added.
-        are_constant: whether its arguments can become constants.
+        constants: the values that can become constants, those of its arguments that can among
+            them; those of the region are added.
+        passed: the arguments of each function that can become constants; what the region calls is
+            added.
     """
     for block in region:
-        if are_constant:
-            constants.update(block.arguments)
         for view in list(block):
             operation = view.operation
             for inner in operation.regions:
-                _keep_in(inner, constants, are_constant=True)
-            if operation.name == "stablehlo.multiply":
-                operation = _without_zero(operation)
-            if operation.name in _ORDERED and operation.operands[0] in constants:
-                _put_barrier(operation, 1)
-            for number, operand in enumerate(operation.operands):
-                if _is_misread(operation, operand):
-                    _put_barrier(operation, number)
-            if not operation.regions and all(value in constants for value in operation.operands):
-                constants.update(operation.results)
+                for arguments in (one.arguments for one in inner):
+                    constants.update(arguments)
+                _keep_in(inner, constants, passed)
+            if operation.name == "func.call":
+                given = enumerate(operation.operands)
+                passed[_callee(operation)].update(n for n, value in given if value in constants)
+            _keep_apart(operation, constants)
+
+
+def _keep_apart(operation: Any, constants: set[Any]) -> None:
+    """Put barriers before operands of an operation, and add its results if they are constants."""
+    if operation.name == "stablehlo.multiply":
+        operation = _without_zero(operation)
+    if operation.name in _ORDERED and operation.operands[0] in constants:
+        _put_barrier(operation, 1)
+    for number, operand in enumerate(operation.operands):
+        if _is_misread(operation, operand):
+            _put_barrier(operation, number)
+    # Kernels broadcast to sizes that are not known, so that a constant stays one.
+    is_repeated = operation.name == "stablehlo.dynamic_broadcast_in_dim"
+    read = [*operation.operands][:1] if is_repeated else operation.operands
+    if not operation.regions and all(value in constants for value in read):
+        constants.update(operation.results)
 
 
 def _is_misread(operation: Any, operand: Any) -> bool:

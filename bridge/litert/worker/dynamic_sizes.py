@@ -42,14 +42,22 @@ def _is_dynamic(operation: Any) -> bool:
 
 
 def _iota(operation: Any) -> Any:
-    """Return numbers along a dimension: those along the only one, repeated."""
+    """Return numbers along a dimension: those along the only one, repeated.
+
+    They are counted in int32, of which the converter takes the size to be.
+    """
     shape, kind = operation.operands[0], ir.RankedTensorType(operation.results[0].type)
     dimension = ir.IntegerAttr(operation.attributes["iota_dimension"]).value
-    if kind.rank == 1:
+    signed = ir.IntegerType.get_signless(32)
+    is_wide = kind.element_type == ir.IntegerType.get_signless(64)
+    if kind.rank == 1 and not is_wide:
         return None
-    line = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()], kind.element_type)
+    element = signed if is_wide else kind.element_type
+    line = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()], element)
     size = _part(shape, dimension)
     numbers = stablehlo.dynamic_iota(line, size, 0)
+    if is_wide:
+        numbers = stablehlo.convert(ir.RankedTensorType.get(line.shape, kind.element_type), numbers)
     return stablehlo.dynamic_broadcast_in_dim(kind, numbers, shape, [dimension])
 
 
@@ -59,6 +67,59 @@ def _dynamic_slice(operation: Any) -> Any:
     sizes = _constant(_integers(operation.attributes["slice_sizes"]))
     indices = stablehlo.concatenate([_vector(_int32(start)) for start in starts], 0)
     return _window(operation.results[0].type, operand, indices, sizes)
+
+
+def _dot_general(operation: Any) -> Any:
+    """Return products of matrices by the kernel; the converter computes shapes around it."""
+    left, right = (ir.RankedTensorType(operand.type) for operand in operation.operands)
+    if left.rank < 2 or left.rank != right.rank or str(left.element_type) != "f32":
+        return None
+    text = str(operation.attributes["dot_dimension_numbers"])
+    batch = [*range(left.rank - 2)]
+    wanted = [batch, batch, [left.rank - 1], [left.rank - 2]]
+    if [_listed(text, f"{name}_dimensions") for name in _PRODUCT] != wanted:
+        return None
+    no = ir.BoolAttr.get(False)
+    return ir.Operation.create(
+        "tfl.batch_matmul",
+        [operation.results[0].type],
+        [*operation.operands],
+        {"adj_x": no, "adj_y": no},
+    ).results[0]
+
+
+_PRODUCT = ("lhs_batching", "rhs_batching", "lhs_contracting", "rhs_contracting")
+
+
+def _compare(operation: Any) -> Any:
+    """Return a comparison of vectors, reshaped, where there are more than four dimensions.
+
+    The converter takes no other one.
+    """
+    kind = ir.RankedTensorType(operation.results[0].type)
+    if kind.rank <= _MAX_COMPARED:
+        return None
+    unknown = ir.ShapedType.get_dynamic_size()
+    flat = []
+    for operand in operation.operands:
+        line = ir.RankedTensorType.get([unknown], ir.RankedTensorType(operand.type).element_type)
+        made = ir.Operation.create("tfl.reshape", [line], [operand, _constant([-1])]).results[0]
+        # The converter compares what two reshaped arrays are made of.
+        flat.append(
+            ir.Operation.create("stablehlo.optimization_barrier", [line], [made]).results[0]
+        )
+    line = ir.RankedTensorType.get([unknown], kind.element_type)
+    compared = ir.Operation.create(
+        operation.name,
+        [line],
+        flat,
+        {name: operation.attributes[name] for name in operation.attributes},
+    )
+    sizes = [_size(operation.operands[0], dim) for dim in range(kind.rank)]
+    return _reshaped(compared.results[0], kind, sizes)
+
+
+_MAX_COMPARED = 4
 
 
 def _composite(operation: Any) -> Any:
@@ -108,18 +169,20 @@ class _DimensionNumbers:
     def __init__(self, operation: Any) -> None:
         text = str(operation.attributes["dimension_numbers"])
 
-        def listed(name: str) -> list[int]:
-            found = re.search(rf"{name} = \[([\d, ]*)\]", text)
-            return [int(one) for one in found[1].split(",")] if found and found[1] else []
-
         last = re.search(r"index_vector_dim = (\d+)", text)
-        self.offset = listed("offset_dims")
-        self.collapsed = listed("collapsed_slice_dims")
-        self.batching = listed("operand_batching_dims")
-        self.start_index_map = listed("start_index_map")
+        self.offset = _listed(text, "offset_dims")
+        self.collapsed = _listed(text, "collapsed_slice_dims")
+        self.batching = _listed(text, "operand_batching_dims")
+        self.start_index_map = _listed(text, "start_index_map")
         self.index_vector_dim = int(last[1]) if last else 0
         has_sizes = "slice_sizes" in operation.attributes
         self.slice_sizes = _integers(operation.attributes["slice_sizes"]) if has_sizes else []
+
+
+def _listed(text: str, name: str) -> list[int]:
+    """Return the dimensions that the text of an attribute has under a name."""
+    found = re.search(rf"{name} = \[([\d, ]*)\]", text)
+    return [int(one) for one in found[1].split(",")] if found and found[1] else []
 
 
 def _one_window(operation: Any, numbers: _DimensionNumbers, indices: Any, sizes: Any) -> Any:
@@ -248,8 +311,10 @@ def _integers(attribute: Any) -> list[int]:
 
 
 _RULES: dict[str, Callable[[Any], Any]] = {
+    "stablehlo.compare": _compare,
     "stablehlo.composite": _composite,
     "stablehlo.custom_call": _custom_call,
+    "stablehlo.dot_general": _dot_general,
     "stablehlo.dynamic_gather": _gather,
     "stablehlo.dynamic_iota": _iota,
     "stablehlo.dynamic_slice": _dynamic_slice,

@@ -16,6 +16,8 @@ from litert_converter.mlir.dialects import stablehlo
 from bridge.litert.worker.branch_selection import chain_branches
 from bridge.litert.worker.conversion_corrections import prevent_misreadings, restore_scatter_regions
 from bridge.litert.worker.dynamic_sizes import lower_dynamic_sizes
+from bridge.litert.worker.implicit_broadcasts import leave_out_broadcasts
+from bridge.litert.worker.kernel_composites import put_kernels
 from bridge.litert.worker.loop_outlining import name_arguments, nested_operations, outline_loops
 from bridge.litert.worker.model_execution import describe_model, missing_kernel
 from bridge.litert.worker.tensor_copies import separate_results
@@ -83,9 +85,11 @@ def _converted(artifact: bytes, names: Mapping[str, Any]) -> Any:
     main = ir.SymbolTable(module.operation)["main"].operation
     converter_api_ext.set_signature(main, names["signature"], names["inputs"], names["outputs"])
     main.attributes[_ENTRY] = _tensor_names(names)
+    put_kernels(module)
     chain_branches(module)
     lower_dynamic_sizes(module)
     prevent_misreadings(module)
+    leave_out_broadcasts(module)
     config = converter_api_ext.ConvertToTFLConfig()
     config.enable_x64 = True
     config.canonicalizing_inf_as_min_max_float = False

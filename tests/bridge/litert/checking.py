@@ -63,7 +63,7 @@ class LiteRTCheck:
         checks = [DisabledCheck(f"custom_call:{name}") for name in LITERT_TABLE.custom_calls]
         call = from_exported(exported, disabled_checks=checks, carried=False)
         call = run_passes(call, [select_platforms(["cpu"]), lower_linalg(operations=True)])
-        lowered = lower_call(call)
+        lowered = lower_call(call, has_kernels=True)
         module = SignatureModule(
             "serving_default",
             bytes(lowered.mlir_module_serialized),

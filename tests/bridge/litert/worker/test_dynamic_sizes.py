@@ -13,6 +13,7 @@ from jax import export, lax
 
 import bridge
 from bridge.litert.runtime import Runtime
+from bridge.litert.worker.model_execution import describe_model
 from xla_call_module.errors import UnsupportedError
 
 F32 = np.float32
@@ -56,11 +57,53 @@ def shapes(x: Any) -> Any:
     )  # fmt: skip
 
 
+def running(x: Any) -> Any:
+    whole = (x * 4).astype(jnp.int32)
+    return (
+        jnp.cumsum(x, 0), jnp.cumprod(x, 0), lax.cummax(x, 0), lax.cummin(x, 0, reverse=True),
+        lax.cumlogsumexp(x, 0), jnp.cumsum(whole, 0), jnp.cumsum(x, 1),
+        jax.grad(lambda x: (jnp.cumsum(x, 0) ** 2).sum())(x),
+    )  # fmt: skip
+
+
+def draws(x: Any) -> Any:
+    key = jax.random.wrap_key_data(jnp.array([3, 5], jnp.uint32))
+    return jax.random.bits(key, x.shape), jax.random.normal(key, (x.shape[0], 2, 3))
+
+
+def factors(x: Any) -> Any:
+    return jnp.linalg.cholesky(x[:, :, None] * x[:, None, :] + 3 * jnp.eye(4))
+
+
+def elements(x: Any) -> Any:
+    """Operations with constants and with what is broadcast, of up to six dimensions."""
+    whole, y = (x * 4).astype(jnp.int32), x[:, :, None, None, None, None]
+    many = jnp.broadcast_to(y, (*x.shape, 2, 1, 1, 3))
+    bias, column = jnp.arange(4.0), x[:, :1]
+    return (
+        x + bias, bias - x, 2 / x, x * column, x > column, x != 0.5, jnp.maximum(column, x),
+        jnp.where(x > 0, x, bias), jnp.where(x[:, :1] > 0, 1.0, x), whole >> 1, whole // 3,
+        whole & 3, jnp.clip(x, -0.5, 0.5), jnp.where(many > 0.25, many, -many),
+        jnp.isnan(many).sum(), jnp.where(many.sum(5) > 0, 2.0, jnp.exp(many.sum(5))),
+        jnp.maximum(many, 0.5), many <= many.max(1, keepdims=True),
+    )  # fmt: skip
+
+
+def attention(x: Any) -> Any:
+    heads = jnp.reshape(x[:, :, None] * jnp.arange(12.0), (x.shape[0], 4, 3, 4))
+    return jax.nn.dot_product_attention(heads, heads, heads), jax.nn.softmax(x, 0)
+
+
 def loops(x: Any) -> Any:
     return lax.scan(lambda c, row: (jnp.tanh(c + row), c.sum()), jnp.zeros(4), x)
 
 
-@pytest.mark.parametrize("function", [windows, entries, orders, shapes, loops])
+_SEVERAL = [
+    windows, entries, orders, shapes, running, draws, factors, elements, attention, loops,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", _SEVERAL)
 def test_several_sizes(litert_process, function: Callable[..., Any]):
     (spec,) = export.symbolic_args_specs((jax.ShapeDtypeStruct((2, 4), F32),), "b, 4")
     exported = export.export(jax.jit(lambda x: jax.tree.leaves(function(x))))(spec)
@@ -78,8 +121,39 @@ def test_several_sizes(litert_process, function: Callable[..., Any]):
                 )
 
 
-def test_sizes_that_have_to_be_known_are_refused():
+def dense(x: Any) -> Any:
+    weights = jnp.asarray(np.linspace(-1, 1, 12, dtype=F32).reshape(4, 3))
+    return jax.nn.softmax(jax.nn.relu(x @ weights + jnp.arange(3.0)))
+
+
+def convolution(x: Any) -> Any:
+    image = jnp.reshape(x, (x.shape[0], 2, 2, 1))
+    names = ("NHWC", "HWIO", "NHWC")
+    kernel = jnp.asarray(np.linspace(-1, 1, 8, dtype=F32).reshape(2, 2, 1, 2))
+    made = lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=names)
+    return jnp.clip(made + jnp.array([1.0, 2.0]), 0, 6)
+
+
+@pytest.mark.parametrize(
+    ("function", "operators"),
+    [(dense, {"FULLY_CONNECTED": 1, "SOFTMAX": 1}), (jax.nn.relu, {"RELU": 1}),
+     (lambda x: jnp.clip(x, 0, 6), {"RELU6": 1}), (lambda x: x * 2 + x[:, :1] > 1, None)],
+)  # fmt: skip
+def test_kernels_broadcast_to_symbolic_sizes(function, operators):
+    model = bridge.to_litert(function, args="f32[b,4]")
+    found = describe_model(model)["operators"]
+    assert found == operators if operators else "BROADCAST_TO" not in found
+
+
+def test_activations_become_part_of_a_convolution_of_symbolic_sizes():
+    found = describe_model(bridge.to_litert(convolution, args="f32[b,4]"))["operators"]
+    assert not {"ADD", "BROADCAST_TO", "RELU6"} & found.keys()
+
+
+def test_slices_of_many_dimensions_of_symbolic_sizes_are_refused():
     (spec,) = export.symbolic_args_specs((jax.ShapeDtypeStruct((2, 4), F32),), "b, 4")
-    exported = export.export(jax.jit(lambda x: jnp.cumsum(x, 0)))(spec)
+    exported = export.export(
+        jax.jit(lambda x: jnp.tile(x[:, :, None, None, None, None], 2)[:, 1:])
+    )(spec)
     with pytest.raises(UnsupportedError, match=r"test_dynamic_sizes\.py:\d+.*To do: "):
         bridge.to_litert(exported)
