@@ -29,7 +29,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.custom_derivatives import SymbolicZero
 from scipy import special
 
 from bridge.lifting.own_lowerings import (
@@ -54,7 +53,6 @@ __all__ = [
     "NamedFunction",
     "find_composed",
     "find_named",
-    "with_derivative",
 ]
 
 
@@ -164,6 +162,7 @@ _OWN: Mapping[str, tuple[Callable[..., Any], int, frozenset[str]]] = {
     },
     "acos": (lax.acos, 1, frozenset({"atan2", "sqrt"})),
     "asin": (lax.asin, 1, frozenset({"atan2", "sqrt"})),
+    "nextafter": (lax.nextafter, 2, frozenset({"and", "bitcast_convert", "or"})),
 }
 _MAX_EXPONENT = 64
 # Operations of a function that is known by its last ones.
@@ -533,29 +532,6 @@ def _candidates(known: str, shape: tuple[int | None, ...]) -> tuple[Callable[...
     if None in shape and known in _OF_SHAPE:
         return ()
     return _PRIVATE[known](tuple(size or 0 for size in shape))
-
-
-def with_derivative(known: Callable[..., Any], compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that computes what another one does, with the derivative of a known one."""
-    function: Any = jax.custom_jvp(compute)
-
-    def derivative(primals: Any, tangents: Any) -> Any:
-        # `polygamma` and its like have derivatives with respect to some of their arguments only.
-        places = [n for n, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
-
-        def of_these(*changing: Any) -> Any:
-            arguments = list(primals)
-            for place, value in zip(places, changing, strict=True):
-                arguments[place] = value
-            return known(*arguments)
-
-        moved = [primals[place] for place in places]
-        _, tangent = jax.jvp(of_these, moved, [tangents[place] for place in places])
-        return function(*primals), tangent
-
-    function.defjvp(derivative, symbolic_zeros=True)
-    result: Callable[..., Any] = function
-    return result
 
 
 def _calls_of(

@@ -283,8 +283,8 @@ def _bitcast(op: LiftedOperation) -> Any:
     """Return the bits of an array as elements of another type; complex ones of complex ones."""
     value, dtype = op.array(0), op.dtype
     given = jnp.result_type(value)
-    if given == dtype:
-        return value
+    if given == dtype:  # of which JAX has no derivative, either
+        return lax.stop_gradient(value)
     if "b" in given.kind + dtype.kind:
         op.refuse("XLA has no bits of booleans")
     if given.kind != "c":

@@ -13,12 +13,8 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
 from bridge.lifting.compile_time_folding import fold
-from bridge.lifting.composed_functions import (
-    ComposedCall,
-    find_composed,
-    find_named,
-    with_derivative,
-)
+from bridge.lifting.composed_functions import ComposedCall, find_composed, find_named
+from bridge.lifting.custom_derivatives import with_derivative
 from bridge.lifting.known_values import (
     TOKEN,
     DeviceNumber,

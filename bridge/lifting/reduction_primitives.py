@@ -6,10 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.custom_batching import custom_vmap
 
+from bridge.lifting.custom_derivatives import with_derivative
 from bridge.lifting.elementwise_primitives import narrow_bits
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.combiners import (
@@ -22,8 +25,10 @@ from xla_call_module.stablehlo.combiners import (
 __all__ = [
     "REDUCERS",
     "RULES",
+    "begin_with",
     "counts_along",
     "fold_pairwise",
+    "is_idempotent",
     "is_identity",
     "reducer_of",
 ]
@@ -115,27 +120,67 @@ def fold_pairwise(
 
 
 def _reduce_simply(name: str, value: Any, start: Any, axes: Sequence[int]) -> Any:
-    reducer, identity = REDUCERS[name], identity_of(name, jnp.result_type(value))
     dtype = jnp.result_type(value)
-    is_begun = not (isinstance(start, np.ndarray) and is_identity(start, identity))
-    if (wider := _wider_of(name, dtype, is_begun=is_begun)) is not None:
-        value, start = (lax.convert_element_type(array, wider) for array in (value, start))
-    reduced = _REDUCTIONS[name](value, tuple(axes))
-    if is_begun:
-        reduced = reducer(reduced, jnp.broadcast_to(start, np.shape(reduced)))
-    return lax.convert_element_type(reduced, dtype) if wider is not None else reduced
+    if isinstance(start, np.ndarray) and is_identity(start, identity_of(name, dtype)):
+        return _reduce_without_start(name, value, axes)
+    reducer = REDUCERS[name]
+
+    def known(value: Any, start: Any) -> Any:
+        reduced = _reduce_without_start(name, value, axes)
+        return reducer(reduced, jnp.broadcast_to(start, np.shape(reduced)))
+
+    if is_idempotent(name) or narrow_bits(dtype):
+        return known(value, start)
+    return begin_with(lambda *pair: lax.reduce(*pair, reducer, axes), known, value, start)
 
 
-def _wider_of(name: str, dtype: np.dtype[Any], *, is_begun: bool) -> Any:
-    """Return the dtype in which a reduction is computed, if it is another; None if not.
-
-    What a sum begins with is added before it is rounded, as XLA does, which has no sum without; and
-    JAX has no logical reductions of integers of fewer than 8 bits.
-    """
+def _reduce_without_start(name: str, value: Any, axes: Sequence[int]) -> Any:
+    """Return a reduction; JAX has no logical ones of integers of fewer than 8 bits."""
+    dtype = jnp.result_type(value)
     if narrow_bits(dtype) and name in ("and", "or", "xor"):
-        return np.uint8 if dtype.name.startswith("u") else np.int8
-    is_rounded = jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
-    return np.float32 if is_begun and is_rounded and name in ("add", "multiply") else None
+        value = lax.convert_element_type(value, np.uint8 if dtype.name[0] == "u" else np.int8)
+    return lax.convert_element_type(_REDUCTIONS[name](value, tuple(axes)), dtype)
+
+
+def begin_with(
+    compute: Callable[..., Any], known: Callable[..., Any], value: Any, start: Any
+) -> Any:
+    """Return a reduction that begins with a number which is not the identity.
+
+    StableHLO leaves open how often such a number is taken in, and XLA for CPUs takes it in once for
+    each part of a long dimension, so the reduction has to be the operation that the module has.
+
+    Args:
+        compute: the reduction as one operation, of the array and the number. JAX neither maps it
+            over numbers nor has the derivatives of all of them.
+        known: the reduction in two operations, which JAX maps and differentiates.
+        value: the array.
+        start: the number.
+    """
+    if isinstance(start, np.ndarray):
+        return with_derivative(lambda x: known(x, start), lambda x: compute(x, start))(value)
+    return with_derivative(known, _mapped_as(compute, known))(value, start)
+
+
+def _mapped_as(compute: Callable[..., Any], known: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that is another one as soon as it is mapped over its second argument."""
+    function = custom_vmap(compute)
+
+    @function.def_vmap
+    def map_over(_: int, is_mapped: Sequence[bool], value: Any, start: Any) -> tuple[Any, bool]:
+        axes = tuple(0 if mapped else None for mapped in is_mapped)
+        mapped = jax.vmap(known, axes)
+        if not is_mapped[1]:
+            mapped = _mapped_as(jax.vmap(compute, axes), mapped)
+        return mapped(value, start), True
+
+    result: Callable[..., Any] = function
+    return result
+
+
+def is_idempotent(name: str) -> bool:
+    """Return whether a reduction changes nothing where it takes an element in twice."""
+    return name in ("and", "maximum", "minimum", "or")
 
 
 def is_identity(start: np.ndarray[Any, Any], identity: np.ndarray[Any, Any]) -> bool:

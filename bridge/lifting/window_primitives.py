@@ -17,7 +17,13 @@ from jax import lax
 from bridge.core._jax import enable_x64
 from bridge.lifting.known_values import Dimension, as_array
 from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, LiftingRule
-from bridge.lifting.reduction_primitives import REDUCERS, is_identity, reducer_of
+from bridge.lifting.reduction_primitives import (
+    REDUCERS,
+    begin_with,
+    is_idempotent,
+    is_identity,
+    reducer_of,
+)
 from xla_call_module.stablehlo.attributes import comparison_direction
 from xla_call_module.stablehlo.combiners import block_dtypes, combiner_of, identity_of
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES, WINDOW_ATTRIBUTES
@@ -127,15 +133,26 @@ def _converted(array: Any, dtype: np.dtype[Any]) -> Any:
 
 def _reduce_simply(name: str, value: Any, start: Any, windows: WindowPlaces) -> Any:
     """Return what a monoid of JAX makes of each window."""
-    identity = identity_of(name, jnp.result_type(value))
+    reducer, identity = REDUCERS[name], identity_of(name, jnp.result_type(value))
+    if isinstance(start, np.ndarray) and is_identity(start, identity):
+        return _reduce_without_start(name, value, windows)
+
+    def known(value: Any, start: Any) -> Any:
+        reduced = _reduce_without_start(name, value, windows)
+        return reducer(reduced, jnp.broadcast_to(start, np.shape(reduced)))
+
+    def compute(value: Any, start: Any) -> Any:
+        return lax.reduce_window(value, start, reducer, *windows.arguments)
+
+    return known(value, start) if is_idempotent(name) else begin_with(compute, known, value, start)
+
+
+def _reduce_without_start(name: str, value: Any, windows: WindowPlaces) -> Any:
     running = windows.running(np.shape(value))
     if running is not None and name in _CUMULATIVE:
-        reduced = _CUMULATIVE[name](value, running[0], reverse=running[1])
-    else:
-        reduced = lax.reduce_window(value, identity, REDUCERS[name], *windows.arguments)
-    if isinstance(start, np.ndarray) and is_identity(start, identity):
-        return reduced
-    return REDUCERS[name](reduced, jnp.broadcast_to(start, np.shape(reduced)))
+        return _CUMULATIVE[name](value, running[0], reverse=running[1])
+    identity = identity_of(name, jnp.result_type(value))
+    return lax.reduce_window(value, identity, REDUCERS[name], *windows.arguments)
 
 
 def _differentiable(

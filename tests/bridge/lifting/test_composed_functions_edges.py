@@ -56,6 +56,7 @@ _UNARY = {
 _BINARY = {
     **{f"special.{n}": getattr(special, n) for n in ("kl_div", "rel_entr", "xlog1py", "xlogy")},
     **{f"jnp.{n}": getattr(jnp, n) for n in ("arctan2", "hypot", "logaddexp", "logaddexp2")},
+    "lax.nextafter": lax.nextafter,
 }
 _CASES = [(name, 1) for name in _UNARY] + [(name, 2) for name in _BINARY]
 
