@@ -129,9 +129,12 @@ def _reduce_simply(name: str, value: Any, start: Any, axes: Sequence[int]) -> An
         reduced = _reduce_without_start(name, value, axes)
         return reducer(reduced, jnp.broadcast_to(start, np.shape(reduced)))
 
+    def compute(value: Any, start: Any) -> Any:
+        return lax.reduce(value, start, reducer, axes)
+
     if is_idempotent(name) or narrow_bits(dtype):
         return known(value, start)
-    return begin_with(lambda *pair: lax.reduce(*pair, reducer, axes), known, value, start)
+    return begin_with(compute, known, value, start)
 
 
 def _reduce_without_start(name: str, value: Any, axes: Sequence[int]) -> Any:

@@ -7,7 +7,7 @@ can be computed together with the results, and handed on.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -18,9 +18,10 @@ from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import StructureError
 from xla_call_module.passes.module_pass import ModulePass, ParsedCall
+from xla_call_module.stablehlo.common_subexpressions import CONTROL_FLOW, merge_equal
 from xla_call_module.stablehlo.inlining import call_definitions, inline_calls
-from xla_call_module.stablehlo.modules import find_main, functions_of, tensor_type, walk
-from xla_call_module.stablehlo.rewriting import replace_operation, rewire, run_passes
+from xla_call_module.stablehlo.modules import find_main, functions_of, tensor_type
+from xla_call_module.stablehlo.rewriting import rewire
 
 __all__ = ["drop_residuals", "join_residuals", "split_residuals"]
 
@@ -32,17 +33,10 @@ _CHEAP = frozenset({
     "stablehlo.negate", "stablehlo.not", "stablehlo.or", "stablehlo.reshape", "stablehlo.select",
     "stablehlo.subtract",
 })  # fmt: skip
-_CONTROL_FLOW = frozenset({"stablehlo.case", "stablehlo.if", "stablehlo.while"})
-# Two of them are not the same as one, so that no loop with one of them is merged.
-_EFFECTS = frozenset({
-    "func.call", "stablehlo.custom_call", "stablehlo.infeed", "stablehlo.outfeed",
-    "stablehlo.recv", "stablehlo.rng", "stablehlo.send",
-})  # fmt: skip
 # An unknown size is taken to be this where memory is weighed.
 _TYPICAL_SIZE = 64
 _DTYPES = {dtype.mlir: dtype for dtype in DTYPES}
 _PLATFORM_INDEX = -1
-_CHANNEL = "channel_handle"
 _SPLIT = "a forward and a backward pass"
 
 
@@ -167,7 +161,7 @@ def _write_joined(module: Any, first: _Body, second: _Body, count: int) -> tuple
         ),
     ]
     _write_main(module, second.main, [sources[index] for index in indices], parts)
-    _merge_equal(module)
+    merge_equal(module)
     return tuple(index for index in indices if index != _PLATFORM_INDEX)
 
 
@@ -198,7 +192,7 @@ def _inline(module: Any) -> bool:
     keep_chosen(module)
     for function in functions_of(module).values():
         _lift_constants(function)
-    _merge_equal(module)
+    merge_equal(module)
     return len(functions_of(module)) == 1
 
 
@@ -210,60 +204,12 @@ def _lift_constants(operation: Any) -> None:
     """
     for region in operation.regions:
         for block in region:
-            for inner in [op.operation for op in block if op.operation.name in _CONTROL_FLOW]:
+            for inner in [op.operation for op in block if op.operation.name in CONTROL_FLOW]:
                 _lift_constants(inner)
                 bodies = [op.operation for part in inner.regions for body in part for op in body]
                 for constant in bodies:
                     if constant.name == "stablehlo.constant":
                         constant.move_before(inner)
-
-
-def _merge_equal(module: Any) -> None:
-    """Merge equal operations of a parsed module of one function, in place.
-
-    The `cse` of MLIR merges no loop with a loop in it (llvm/llvm-project, mlir/lib/IR/
-    OperationSupport.cpp, `isRegionEquivalentTo`), such as that of a Cholesky decomposition.
-    """
-    run_passes(module, "cse")
-    while sum(map(_merge_loops, functions_of(module).values())):
-        run_passes(module, "cse")
-
-
-def _merge_loops(function: Any) -> int:
-    """Merge the equal loops and branches in the body of a function; return how many are gone."""
-    merged, first = 0, dict[Hashable, Any]()
-    operations = [op.operation for op in function.regions[0].blocks[0].operations]
-    loops = [op for op in operations if op.name in _CONTROL_FLOW]
-    for loop in loops:
-        if any(inner.name in _EFFECTS or _CHANNEL in inner.attributes for inner in walk(loop)):
-            continue
-        key = _structure(loop, {})
-        if key in first:
-            replace_operation(loop, first[key].results)
-            merged += 1
-        else:
-            first[key] = loop
-    return merged
-
-
-def _structure(operation: Any, numbers: dict[Any, int]) -> Hashable:
-    """Return what is equal for operations that compute the same of the same values.
-
-    `numbers` has the values inside of the outermost operation, and gets those in this one.
-    """
-    operands = tuple(numbers.get(value, value) for value in operation.operands)
-    attributes = operation.attributes
-    named = (attributes[index] for index in range(len(attributes)))
-    regions = []
-    for block in (block for region in operation.regions for block in region):
-        numbers |= {value: len(numbers) + i for i, value in enumerate(block.arguments)}
-        inner = []
-        for op in block:
-            inner.append(_structure(op.operation, numbers))
-            numbers |= {value: len(numbers) + i for i, value in enumerate(op.operation.results)}
-        regions.append((tuple(value.type for value in block.arguments), tuple(inner)))
-    types = tuple(value.type for value in operation.results)
-    return operation.name, operands, tuple((n.name, n.attr) for n in named), types, tuple(regions)
 
 
 def _residual_spec(value: Any, index: int) -> TensorSpec:
@@ -519,7 +465,7 @@ def _write_forward(module: Any, primal: _Body, vjp: _Body, division: _Division) 
     ]
     _write_main(module, primal.main, [sources[index] for index in indices], parts)
     # Most of the forward pass of the VJP is the primal over again.
-    _merge_equal(module)
+    merge_equal(module)
     return tuple(index for index in indices if index != _PLATFORM_INDEX)
 
 

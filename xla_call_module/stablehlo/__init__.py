@@ -15,6 +15,7 @@ reached through the gate `xla_call_module._jax` alone.
 | `serialized_shardings` | Shardy's operations, written as attributes of StableHLO and read back |
 | `bytecode` | what can be said of an artifact before it is parsed |
 | `rewriting` | steps of any rewriting: new functions, replaced operations, MLIR's passes |
+| `common_subexpressions` | equal operations as one, loops and branches too |
 | `inlining` | calls written out, composites as calls of their definitions |
 | `splicing`, `unique_names` | functions of one module in another one |
 | `refining`, `divisions` | a module with symbolic shapes, for known sizes |

@@ -12,17 +12,11 @@ import pytest
 import tensorflow as tf
 
 from tests.x64 import enable_x64
-from xla_call_module._jax import ir, make_ir_context
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.passes.module_pass import open_pair, run_passes
 from xla_call_module.passes.pipeline import Target, prepare, prepare_chain, retarget
-from xla_call_module.passes.residuals import (
-    _merge_equal,
-    drop_residuals,
-    join_residuals,
-    split_residuals,
-)
+from xla_call_module.passes.residuals import drop_residuals, join_residuals, split_residuals
 from xla_call_module.runtime.op import Op
 from xla_call_module.stablehlo.modules import open_module, walk
 
@@ -260,35 +254,3 @@ def test_a_factorization_is_made_once():
     np.testing.assert_allclose(results[0], factors, atol=1e-4)
     (gradient,) = run(backward, [x, np.ones_like(x), *results[1:]])
     np.testing.assert_allclose(gradient, *pull_back(jnp.ones_like(x)), atol=1e-2, rtol=1e-3)
-
-
-LOOP = """
-    stablehlo.while(%x = %a) : tensor<f32>
-    cond { %p = stablehlo.compare LT, %x, %b, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-      stablehlo.return %p : tensor<i1> }
-    do { %y = stablehlo.while(%z = %x) : tensor<f32>
-        cond { %p = stablehlo.compare LT, %z, %b, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-          stablehlo.return %p : tensor<i1> }
-        do { STEP
-          stablehlo.return %w : tensor<f32> }
-      stablehlo.return %y : tensor<f32> }"""
-
-
-RANDOM = """%w = stablehlo.rng %z, %b, %s, distribution = UNIFORM
-          : (tensor<f32>, tensor<f32>, tensor<0xi64>) -> tensor<f32>"""
-
-
-@pytest.mark.parametrize(
-    ("step", "loops"), [("%w = stablehlo.add %z, %b : tensor<f32>", 2), (RANDOM, 4)]
-)
-def test_equal_loops_in_loops_are_merged_where_nothing_tells_them_apart(step, loops):
-    text = f"""func.func public @main(%a: tensor<f32>, %b: tensor<f32>, %s: tensor<0xi64>)
-      -> (tensor<f32>, tensor<f32>) {{
-      %0 = {LOOP.replace("STEP", step)}
-      %1 = {LOOP.replace("STEP", step)}
-      func.return %0, %1 : tensor<f32>, tensor<f32> }}"""
-    with make_ir_context():
-        module = ir.Module.parse(text)
-        _merge_equal(module)
-        module.operation.verify()
-        assert str(module).count("stablehlo.while") == loops
