@@ -135,6 +135,12 @@ _PRIVATE: Mapping[str, Callable[[tuple[int, ...]], tuple[Callable[..., Any], ...
     "_gamma": lambda shape: tuple(_random_gamma(shape, is_log=log) for log in (False, True)),
     "_rel_entr": _of_any_shape(jax.scipy.special.rel_entr, jax.scipy.special.kl_div),
 }
+if _erfcinv := getattr(jax.scipy.special, "erfcinv", None):
+    _PRIVATE = {**_PRIVATE, "_erfcinv_impl": _of_any_shape(_erfcinv)}
+if _sici := getattr(jax.scipy.special, "sici", None):
+    # A result that is not used is not in the module.
+    _integrals = (_sici, lambda x: _sici(x)[0], lambda x: _sici(x)[1])
+    _PRIVATE = {**_PRIVATE, "sici": _of_any_shape(*_integrals)}
 _OF_SHAPE = ("_gamma",)  # those of which the shape has to be known
 # Functions that are lowered to operations without a name: how many arrays they take, and operations
 # or functions without which there is none of them.
@@ -163,6 +169,7 @@ _OWN: Mapping[str, tuple[Callable[..., Any], int, frozenset[str]]] = {
     "acos": (lax.acos, 1, frozenset({"atan2", "sqrt"})),
     "asin": (lax.asin, 1, frozenset({"atan2", "sqrt"})),
     "nextafter": (lax.nextafter, 2, frozenset({"and", "bitcast_convert", "or"})),
+    "polygamma": (lax.polygamma, 2, frozenset({"floor", "power", "remainder"})),
 }
 _MAX_EXPONENT = 64
 # Operations of a function that is known by its last ones.

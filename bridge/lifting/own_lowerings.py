@@ -211,6 +211,9 @@ def _kind_of(operation: Any) -> str:
 
 
 def _attributes_of(operation: Any) -> dict[str, str]:
+    """Return the attributes as text; none of a constant, whose elements are compared as bytes."""
+    if operation.name == "stablehlo.constant":  # of complex numbers jaxlib has no attribute
+        return {}
     names = (getattr(each, "name", each) for each in operation.attributes)
     return {name: str(operation.attributes[name]) for name in names if name not in _IGNORED}
 
@@ -234,15 +237,29 @@ def _results_of(block: Any) -> list[Any]:
     return list(last.operands)
 
 
+def _source(value: Any) -> Any:
+    """Return the value that another one is, converted to its own type or not.
+
+    JAX converts so where a Python number becomes an array of the same dtype.
+    """
+    while getattr(value.owner, "name", "") == "stablehlo.convert":
+        (given,) = value.owner.operands
+        if given.type != value.type:
+            break
+        value = given
+    return value
+
+
 def _element_of(value: Any) -> str:
     return tensor_type(str(value.type)).element
 
 
 def _constant_of(value: Any) -> bytes | None:
     """Return the bytes of the number that a value repeats, or of its elements; None if computed."""
+    value = _source(value)
     maker = value.owner
     while getattr(maker, "name", "") in BROADCASTS:
-        maker = maker.operands[0].owner
+        maker = _source(maker.operands[0]).owner
     if getattr(maker, "name", "") != "stablehlo.constant":
         return None
     repeated = read_splat(maker)
@@ -274,6 +291,8 @@ class _Reader:
     def _operation(self, raw: Any, values: Mapping[Any, OwnValue]) -> dict[Any, OwnValue]:
         if not len(raw.results) or "tensor" not in str(raw.results[0].type):
             return {}
+        if _source(raw.results[0]) != raw.results[0]:
+            return {raw.results[0]: values[raw.operands[0]]}
         operands = tuple(values[operand] for operand in without_sizes(raw, self._functions))
         graphs = tuple(
             self._block(block, function, {} if function is not None else values)
@@ -308,6 +327,7 @@ class _Match:
         pending = list(pairs)
         while pending:
             own, value = pending.pop()
+            value = _source(value)
             known = self.bound.setdefault(own, value)
             if own.element != _element_of(value):
                 return False

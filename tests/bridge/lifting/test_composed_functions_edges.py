@@ -37,11 +37,27 @@ def _chooses_nothing(x):
     return lax.select(x == 1.0, y, y) + lax.select(x == 0.0, y, y)
 
 
+# With arguments that are numbers, or several results.
+_OF_SPECIAL = {
+    "hyp1f1": lambda x: special.hyp1f1(1.5, 2.5, x),
+    "hyp2f1": lambda x: special.hyp2f1(1.5, 2.5, 1.0, x),
+    "polygamma": lambda x: special.polygamma(2, x),
+    "sici": lambda x: sum(special.sici(x)),
+    "sici cosine": lambda x: special.sici(x)[1],
+    "sici sine": lambda x: special.sici(x)[0],
+    "wofz": lambda x: special.wofz(x.astype(jnp.complex64)).real,
+}
 _UNARY = {
+    **{
+        name: function
+        for name, function in _OF_SPECIAL.items()
+        if hasattr(special, name.split()[0])
+    },
     **{
         f"{library.__name__}.{name}": function
         for library, names in (
-            (special, "entr erfcx exp1 expi gammaln i0 i0e i1 i1e log_ndtr logit ndtri spence"),
+            (special, "entr erfcinv erfcx exp1 expi gammaln i0 i0e i1 i1e"),
+            (special, "log_ndtr logit ndtri spence"),
             (nn, "celu elu gelu hard_sigmoid hard_silu log1mexp log_sigmoid log_softmax mish relu"),
             (nn, "relu6 selu sigmoid silu softmax softplus squareplus"),
             (jnp, "arccosh arcsin cbrt i0 sinc sqrt tanh"),
