@@ -29,6 +29,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import primitives
+from jax.interpreters import ad
 from scipy import special
 
 from bridge.lifting.own_lowerings import (
@@ -168,9 +170,10 @@ _OWN: Mapping[str, tuple[Callable[..., Any], int, frozenset[str]]] = {
     },
     "acos": (lax.acos, 1, frozenset({"atan2", "sqrt"})),
     "asin": (lax.asin, 1, frozenset({"atan2", "sqrt"})),
-    "nextafter": (lax.nextafter, 2, frozenset({"and", "bitcast_convert", "or"})),
     "polygamma": (lax.polygamma, 2, frozenset({"floor", "power", "remainder"})),
 }
+if primitives.nextafter_p in ad.primitive_jvps:  # of which older versions have no derivative
+    _OWN = {**_OWN, "nextafter": (lax.nextafter, 2, frozenset({"and", "bitcast_convert", "or"}))}
 _MAX_EXPONENT = 64
 # Operations of a function that is known by its last ones.
 _MAX_OPERATIONS = 400
