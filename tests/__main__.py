@@ -1,7 +1,8 @@
 """`python -m tests [ARGUMENT ...]`: all tests, with arguments of pytest, in five rounds.
 
 TensorFlow keeps every program that its XLA compiler has made until the process ends, and JAX much
-of what it has traced. Each round has new processes, so that none of them grows beyond 3 GB.
+of what it has traced. Each round has new processes, so that none of them grows beyond 3 GB. A round
+begins when one worker alone of the former still runs.
 
 All but the last compile thousands of small programs once each, so LLVM does not optimize in them.
 It does in the last, whose pages and examples show what a user gets, in `make quick`, in
@@ -10,7 +11,6 @@ It does in the last, whose pages and examples show what a user gets, in `make qu
 
 from __future__ import annotations
 
-import os
 import resource
 import subprocess
 import sys
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rounds import run_rounds
 from tests.xla_flags import UNOPTIMIZED, VARIABLE, with_xla_flags
 
 BRIDGE, ONNX = "tests/bridge", "tests/bridge/onnx"
@@ -51,15 +52,12 @@ def main(arguments: list[str]) -> int:
     command = [sys.executable, "-m", "pytest", *arguments]
     # Who names files or folders wants those alone.
     named = any(Path(argument.partition("::")[0]).exists() for argument in arguments)
-    rounds = [((), {})] if named else ROUNDS
-    statuses = [
-        subprocess.run(
-            [*command, *places],
-            env={**os.environ, **environment},
-            check=False,
-        ).returncode
-        for places, environment in rounds
-    ]
+    if named:
+        statuses = [subprocess.run(command, check=False).returncode]
+    else:
+        if sys.stdout.isatty():
+            command.append("--color=yes")
+        statuses = run_rounds([([*command, *places], variables) for places, variables in ROUNDS])
     kilobytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     print(f"The largest process held {kilobytes / 1e6:.1f} GB.")
     empty = int(pytest.ExitCode.NO_TESTS_COLLECTED)

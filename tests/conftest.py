@@ -26,6 +26,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import jax.export
 from hypothesis import HealthCheck, settings
 
+from tests.rounds import shared_folder, tell_of_idle_worker
 from tests.xla_flags import is_unoptimized, set_unoptimized
 
 # How long a machine that does other things besides takes to draw an example says nothing of a test.
@@ -102,6 +103,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_sessionfinish(session):
+    """Let the next round of the tests begin when one worker alone has some left."""
+    tell_of_idle_worker(session.config)
+
+
 def _resident_bytes():
     if sys.platform == "linux":
         pages = Path("/proc/self/statm").read_text().split()[1]
@@ -155,7 +161,7 @@ def foreign(tmp_path_factory):
 
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
+        folder = shared_folder() or folder.parent
     files = write_foreign_once(folder / "foreign")
 
     def get(name):
