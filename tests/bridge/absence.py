@@ -9,14 +9,11 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from typing import Any
 
 from tests.policy.source import ROOT
-
-# Not the one of the fixture `preloaded`, which has TensorFlow imported.
-_PYTHON = sys.executable
 
 
 class _Blocker:
@@ -62,21 +59,7 @@ def run_without_jax(code: str, *arguments: Any, **environment: str) -> str:
         arguments: its `sys.argv[1:]`.
         environment: variables besides those of this process.
     """
-    source = f"""
-from tests.bridge.absence import without_jax
-with without_jax():
-    exec({code!r})
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", source, *map(str, arguments)],
-        cwd=ROOT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return _run("without_jax", code, [], arguments, environment)
 
 
 def run_without_tensorflow(code: str, *arguments: Any, **environment: str) -> str:
@@ -87,15 +70,26 @@ def run_without_tensorflow(code: str, *arguments: Any, **environment: str) -> st
         arguments: its `sys.argv[1:]`.
         environment: variables besides those of this process.
     """
+    return _run("without_tensorflow", code, ["-W", "error"], arguments, environment)
+
+
+def _run(
+    context: str,
+    code: str,
+    options: Sequence[str],
+    arguments: Sequence[Any],
+    environment: Mapping[str, str],
+) -> str:
     source = f"""
-from tests.bridge.absence import without_tensorflow
-with without_tensorflow():
+from tests.bridge.absence import {context}
+with {context}():
     exec({code!r})
 """
+    # Not the process of the fixture `preloaded`, which has TensorFlow imported.
     done = subprocess.run(
-        [_PYTHON, "-W", "error", "-c", source, *map(str, arguments)],
+        [sys.executable, *options, "-c", source, *map(str, arguments)],
         cwd=ROOT,
-        env=os.environ | environment,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=False,

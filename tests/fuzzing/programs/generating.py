@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ __all__ = [
     "draw_operands",
     "draw_parameters",
     "draw_results",
+    "draw_statements",
     "draw_tree",
     "generate",
 ]
@@ -66,19 +67,11 @@ def generate(seed: int, *, x64: bool) -> Program:
     scope = jax.export.SymbolicScope()
     values = [_Value(a.name, _aval(a, scope), 2.0) for a in arguments]
     count = min(rng.randint(3, 15), rng.randint(3, 15))
-    statements: list[Statement] = []
-    while len(statements) < count:
-        target, placed = f"v{len(statements)}", {s.template for s in statements}
-        made = None
-        is_last = len(statements) == count - 1
-        if due.name not in placed and (is_last or rng.random() < 0.5):
-            made = _statement(rng, [due] * _ATTEMPTS_OF_ONE, values, target, x64=x64)
-        made = made or _statement(rng, _picked(rng), values, target, x64=x64)
-        if made is None:
-            break
-        statement, value = made
-        statements.append(statement)
-        values.append(value)
+
+    def make(templates: list[Template] | None, target: str) -> tuple[Statement, _Value] | None:
+        return _statement(rng, templates or _picked(rng), values, target, x64=x64)
+
+    statements = draw_statements(rng, [due] * _ATTEMPTS_OF_ONE, count, values, make)
     kept, results = draw_results(rng, statements, values, len(arguments), due.name)
     program = Program(
         seed=seed,
@@ -90,6 +83,38 @@ def generate(seed: int, *, x64: bool) -> Program:
     )
     checks, options = draw_options(rng, program)
     return dataclasses.replace(program, checks=checks, options=options)
+
+
+def draw_statements(
+    rng: random.Random,
+    due: list[Template],
+    count: int,
+    values: list[Any],
+    make: Callable[[list[Template] | None, str], tuple[Statement, Any] | None],
+) -> list[Statement]:
+    """Return statements, one of them of the template that is due; their values are added.
+
+    Args:
+        rng: the source of randomness.
+        due: the template that is due, as often as it is tried.
+        count: how many statements there are, unless none fits any more.
+        values: the values so far.
+        make: makes a statement of a name from the first of some templates that fits, or of drawn
+            ones for None.
+    """
+    statements: list[Statement] = []
+    while len(statements) < count:
+        target, placed = f"v{len(statements)}", {s.template for s in statements}
+        is_last = len(statements) == count - 1
+        made = None
+        if due[0].name not in placed and (is_last or rng.random() < 0.5):
+            made = make(due, target)
+        made = made or make(None, target)
+        if made is None:
+            break
+        statements.append(made[0])
+        values.append(made[1])
+    return statements
 
 
 def draw_arguments(rng: random.Random, due: Template, *, x64: bool) -> list[Argument]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from tests.fuzzing.programs.bodies import expression
 
-__all__ = ["STATEMENTS", "Draw", "Template", "kind_of", "takes", "write"]
+__all__ = ["STATEMENTS", "Draw", "Template", "collect", "kind_of", "takes", "write"]
 
 _WORD = re.compile(r"\{([a-z]\w*)\}")
 
@@ -169,8 +169,9 @@ def kind_of(dtype: Any) -> str:
     return {"f": "f", "c": "c", "i": "i", "u": "u", "b": "b"}.get(dtype.kind, "?")
 
 
-def _make() -> tuple[Template, ...]:
-    found: list[Template] = []
+def collect(*families: Callable[..., None]) -> tuple[Template, ...]:
+    """Return the templates that functions add by the function that each is called with."""
+    templates: list[Template] = []
 
     def statement(
         name: str,
@@ -182,15 +183,11 @@ def _make() -> tuple[Template, ...]:
         static: bool = False,
         preamble: str = "",
     ) -> None:
-        found.append(Template(name, text, kinds, level, weight, rank, static, preamble))
+        templates.append(Template(name, text, kinds, level, weight, rank, static, preamble))
 
-    for add in (
-        _elementwise, _bounded, _networks, _binary, _integers, _booleans, _reductions, _shapes,
-        _indexing, _sorting, _linear_algebra, _products, _random, _conversions, _control_flow,
-        _transformations, _constants,
-    ):  # fmt: skip
+    for add in families:
         add(statement)
-    return tuple(found)
+    return tuple(templates)
 
 
 _Add = Callable[..., None]
@@ -1485,4 +1482,8 @@ def _constants(statement: _Add) -> None:
     statement("dimension", "{0} * {0}.shape[0]", "fi", rank=1, level="max+4", weight=0.6)
 
 
-STATEMENTS = _make()
+STATEMENTS = collect(
+    _elementwise, _bounded, _networks, _binary, _integers, _booleans, _reductions, _shapes,
+    _indexing, _sorting, _linear_algebra, _products, _random, _conversions, _control_flow,
+    _transformations, _constants,
+)  # fmt: skip

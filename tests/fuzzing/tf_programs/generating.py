@@ -54,18 +54,11 @@ def generate(seed: int, *, x64: bool) -> Program:
     arguments = _arguments(rng, due, x64=x64)
     values = [_value_of(a, seed) for a in arguments]
     count = min(rng.randint(3, 12), rng.randint(3, 12))
-    statements: list[Statement] = []
-    while len(statements) < count:
-        target, placed = f"v{len(statements)}", {s.template for s in statements}
-        made = None
-        is_last = len(statements) == count - 1
-        if due.name not in placed and (is_last or rng.random() < 0.5):
-            made = _statement(rng, [due] * _ATTEMPTS, values, target, x64=x64)
-        made = made or _statement(rng, _picked(rng), values, target, x64=x64)
-        if made is None:
-            break
-        statements.append(made[0])
-        values.append(made[1])
+
+    def make(templates: list[Template] | None, target: str) -> tuple[Statement, _Value] | None:
+        return _statement(rng, templates or _picked(rng), values, target, x64=x64)
+
+    statements = generating.draw_statements(rng, [due] * _ATTEMPTS, count, values, make)
     kept, results = generating.draw_results(rng, statements, values, len(arguments), due.name)
     program = Program(
         seed=seed,

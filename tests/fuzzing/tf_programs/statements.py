@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.fuzzing.programs.statements import Draw, Template, kind_of
+from tests.fuzzing.programs.statements import Draw, collect, kind_of
 
 __all__ = ["STATEMENTS", "TensorFlowDraw", "accuracy_of"]
 
@@ -62,29 +62,6 @@ class TensorFlowDraw(Draw):
 
 
 _Add = Callable[..., None]
-
-
-def _make() -> tuple[Template, ...]:
-    found: list[Template] = []
-
-    def statement(
-        name: str,
-        text: str,
-        *kinds: str,
-        level: str = "max",
-        weight: float = 1.0,
-        rank: int = 0,
-        static: bool = False,
-        preamble: str = "",
-    ) -> None:
-        found.append(Template(name, text, kinds, level, weight, rank, static, preamble))
-
-    for add in (
-        _elementwise, _activations, _binary, _integers, _reductions, _shapes, _indexing, _networks,
-        _linear_algebra, _random, _conversions, _control_flow, _functions, _variables,
-    ):  # fmt: skip
-        add(statement)
-    return tuple(found)
 
 
 def _elementwise(statement: _Add) -> None:
@@ -447,4 +424,7 @@ def _variables(statement: _Add) -> None:
               level="max+1", preamble="captured_{tag} = tf.constant([{small}])")  # fmt: skip
 
 
-STATEMENTS = _make()
+STATEMENTS = collect(
+    _elementwise, _activations, _binary, _integers, _reductions, _shapes, _indexing, _networks,
+    _linear_algebra, _random, _conversions, _control_flow, _functions, _variables,
+)  # fmt: skip
