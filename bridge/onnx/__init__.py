@@ -2,11 +2,7 @@
 
 The way of the data:
 
-    Exported, SavedModel           file of MLIR, CallModule
-        │                              │ loading/mlir_files.py: names and shapes
-        │ boundary_casts.py            │
-        ▼                              ▼
-    sources.py      a `BoundCall`: one call, for one platform, with names and parameters
+    what `bridge.sources` binds: a `BoundCall`, for one platform, with names and parameters
         │
         ▼
     walker.py       each operation of the module by its rule in operation_table.py

@@ -6,16 +6,20 @@ A rule is a function from one module to the places that break it.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatch
 
 from tests.policy.imports import is_within, upstream_names
-from tests.policy.source import Function, Module
+from tests.policy.source import ROOT, Function, Module, own_files
 
 LONGEST_BODY = 60
 LONGEST_FILE = 750
 ENVIRONMENT_READER = "xla_call_module.flags"
 
+# Files of JAX and TensorFlow are named from their own packages on.
+_FILE = re.compile(r"(?<![\w/.:%*-])(?!(?:jax|tensorflow)/)((?:\w+/)*[\w*]+\.py)\b")
 _NOUN_CLAUSE = re.compile(r"(How|That|What|When|Where|Whether|Which|Who|Whose|Why)\b")
 _VAGUE = re.compile(r"_*(utils?|helpers?|commons?|misc)_*")
 _UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
@@ -43,6 +47,18 @@ def noun_clauses(module: Module) -> Iterator[str]:
             name = getattr(node, "name", "the module")
             if not name.startswith(("test_", "Test")):
                 yield f"{module.at(node)}: the docstring of {name}"
+
+
+def missing_files(module: Module) -> Iterator[str]:
+    """The page of a module names files of this project that exist, and others by their package."""
+    for name in _FILE.findall(ast.get_docstring(module.tree) or ""):
+        if not any(fnmatch(path, f"*/{name}") for path in _paths()):
+            yield f"{module.path}: {name}"
+
+
+@functools.cache
+def _paths() -> tuple[str, ...]:
+    return tuple(f"/{path.relative_to(ROOT)}" for path in own_files() if path.suffix == ".py")
 
 
 def long_bodies(module: Module) -> Iterator[str]:

@@ -15,6 +15,7 @@ RULES = (
     house_rules.long_bodies,
     house_rules.long_files,
     house_rules.missing_docstrings,
+    house_rules.missing_files,
     house_rules.missing_return_annotations,
     house_rules.mutable_state,
     house_rules.noun_clauses,
@@ -50,6 +51,8 @@ def test_the_rules_see_every_package():
 
 BROKEN = [
     (house_rules.missing_docstrings, "x = 1\n"),
+    (house_rules.missing_files, '"""See `elsewhere.py`."""\n'),
+    (house_rules.missing_files, '"""See `onnx/save.py`."""\n'),
     (house_rules.noun_clauses, '"""What a model is."""\n'),
     (house_rules.noun_clauses, 'class C:\n    def f(self) -> None:\n        """Whether so."""\n'),
     (house_rules.long_bodies, _function(lines=LONGEST_BODY + 1)),
