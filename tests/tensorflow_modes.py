@@ -30,3 +30,14 @@ class _Reloaded:
             tf.saved_model.save(self._module, self._folder)
             self._loaded = tf.saved_model.load(self._folder)
         return self._loaded.run(*args)
+
+
+def run_session(folder, key, feeds):
+    """Return the outputs of a signature by name, from a session of TensorFlow 1."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
+        definition = meta_graph.signature_def[key]
+        return session.run(
+            {name: info.name for name, info in definition.outputs.items()},
+            {definition.inputs[name].name: value for name, value in feeds.items()},
+        )

@@ -30,6 +30,7 @@ from tests.bridge.pytrees import (
     tensors,
 )
 from tests.jax_versions import bits_of
+from tests.tensorflow_modes import run_session
 from xla_call_module.dtypes import dtype_from_name, dtype_from_tensorflow
 
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
@@ -108,20 +109,10 @@ def _run_signature(folder, key, feeds):
     return loaded.signatures[key](**{name: tf.constant(value) for name, value in feeds.items()})
 
 
-def _run_session(folder, key, feeds):
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
-        definition = meta_graph.signature_def[key]
-        return session.run(
-            {name: info.name for name, info in definition.outputs.items()},
-            {definition.inputs[name].name: value for name, value in feeds.items()},
-        )
-
-
 class TestSignatures:
     """The flat functions that serving programs call."""
 
-    @pytest.mark.parametrize("run", [_run_signature, _run_session], ids=["eager", "session"])
+    @pytest.mark.parametrize("run", [_run_signature, run_session], ids=["eager", "session"])
     @each_signature
     def test_tensorflow(self, models, name, key, run):
         case, folder = BY_NAME[name], models / name
@@ -234,7 +225,7 @@ class TestObjects:
             _structures_agree(case, getattr(again, key)(*args, **kwargs), structured(want))
             arrays = named_inputs(case, models / case.name, key)
             results = named_results(case, models / case.name, key)
-            for run in (_run_signature, _run_session):
+            for run in (_run_signature, run_session):
                 _all_agree(case, run(tmp_path / "again", key, arrays), results)
 
 

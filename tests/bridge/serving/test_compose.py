@@ -16,6 +16,7 @@ from jax import export
 
 import bridge
 import bridge.serving
+from tests.tensorflow_modes import run_session
 from xla_call_module.errors import DtypeError, InteropError, StructureError, installing
 
 
@@ -91,16 +92,6 @@ REQUEST = {"text": tf.TensorSpec([None], tf.string)}
 def run_python(folder, key, feeds):
     call = tf.saved_model.load(folder).signatures[key]
     return call(**{name: tf.constant(value) for name, value in feeds.items()})
-
-
-def run_session(folder, key, feeds):
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
-        definition = meta_graph.signature_def[key]
-        return session.run(
-            {name: info.name for name, info in definition.outputs.items()},
-            {definition.inputs[name].name: value for name, value in feeds.items()},
-        )
 
 
 def definition_of(folder, key="serving_default"):
