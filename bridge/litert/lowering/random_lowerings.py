@@ -1,4 +1,4 @@
-"""Random bits of threefry, by operations on 32-bit integers."""
+"""Random bits of threefry and Philox, by operations on integers that LiteRT has."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from jax import lax
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.random_primitives import CUSTOM_CALLS as OF_JAX
 from bridge.litert.lowering import bit_operations as bits
+from bridge.litert.lowering.arithmetic_lowerings import unsigned_order
 from bridge.litert.lowering.lowered_operation import LoweredOperation
 from bridge.litert.lowering.storage_dtypes import integer_bits
 
 __all__ = ["CUSTOM_CALLS", "RULES"]
 
-# Salmon et al., Parallel random numbers: as easy as 1, 2, 3; five groups of four rounds.
+# Salmon et al., Parallel random numbers: as easy as 1, 2, 3; five groups of four rounds of
+# threefry, ten rounds of Philox.
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _GROUPS = 5
 _PARITY = np.int32(0x1BD11BDA)
+_PHILOX_ROUNDS = 10
+_PHILOX_FACTORS = (0xD2511F53, 0xCD9E8D57)
+_PHILOX_STEPS = (np.uint32(0x9E3779B9).view(np.int32), np.uint32(0xBB67AE85).view(np.int32))
 _THREEFRY = "take keys of jax.random.key(seed, impl='threefry2x32')"
 
 
@@ -35,13 +40,13 @@ def _generate(op: LoweredOperation) -> Any:
     state = jnp.asarray(op.array(0))
     shape = [dim for dim in op.types[1].shape if dim is not None]
     wanted = op.logical_dtype(1)
-    if "THREE_FRY" not in op.text("rng_algorithm"):
-        op.refuse("its random bits are the device's own, which LiteRT cannot repeat", _THREEFRY)
     is_known = len(shape) == len(op.types[1].shape) and 0 not in shape
     if not is_known or op.operand_dtype().itemsize != 8 or np.shape(state) != (2,):
         op.refuse("its state is not a pair of uint64, or its bits have no known shape", _THREEFRY)
     key, count = state[0], state[1]
-    if integer_bits(wanted) == 64:
+    if "THREE_FRY" not in op.text("rng_algorithm"):  # XLA's default on CPUs and GPUs is Philox
+        used, made = _philox_bits(key, count, shape, integer_bits(wanted))
+    elif integer_bits(wanted) == 64:
         used = math.prod(shape)
         made = jnp.reshape(lax.bitcast_convert_type(_blocks(key, count, used), np.int64), shape)
     else:
@@ -86,6 +91,51 @@ def threefry(key: tuple[Any, Any], first: Any, second: Any) -> tuple[Any, Any]:
         first = first + keys[(group + 1) % 3]
         second = second + keys[(group + 2) % 3] + np.int32(group + 1)
     return first, second
+
+
+def _philox_bits(key: Any, count: Any, shape: Sequence[int], width: int) -> tuple[int, Any]:
+    """Return how many counts are used, and words of four from each, or two of 64 bits.
+
+    The counter has 128 bits: the count, and above it the key.
+    """
+    size = math.prod(shape) * (2 if width == 64 else 1)
+    used = -(-size // 4)
+    counts = count + jnp.arange(used, dtype=np.int64)
+    is_carried = unsigned_order(counts) < unsigned_order(jnp.broadcast_to(count, counts.shape))
+    low = lax.bitcast_convert_type(counts, np.int32)
+    high = lax.bitcast_convert_type(jnp.where(is_carried, key + 1, key), np.int32)
+    keys = lax.bitcast_convert_type(key, np.int32)
+    words = jnp.stack(
+        _philox((keys[0], keys[1]), [low[:, 0], low[:, 1], high[:, 0], high[:, 1]]), -1
+    )
+    if width == 64:
+        wide = lax.bitcast_convert_type(jnp.reshape(words, (2 * used, 2)), np.int64)
+        return used, jnp.reshape(wide[: math.prod(shape)], shape)
+    return used, jnp.reshape(jnp.reshape(words, (4 * used,))[:size], shape)
+
+
+def _philox(key: tuple[Any, Any], counter: Sequence[Any]) -> list[Any]:
+    """Return the four words that Philox makes of others, all of int32."""
+    first, second, third, fourth = counter
+    for number in range(_PHILOX_ROUNDS):
+        steps = [np.array(number * int(step)).astype(np.int32) for step in _PHILOX_STEPS]
+        low, high = _product(first, _PHILOX_FACTORS[0])
+        other_low, other_high = _product(third, _PHILOX_FACTORS[1])
+        keys = [
+            jnp.broadcast_to(part + step, low.shape) for part, step in zip(key, steps, strict=True)
+        ]
+        first = lax.bitwise_xor(lax.bitwise_xor(other_high, second), keys[0])
+        third = lax.bitwise_xor(lax.bitwise_xor(high, fourth), keys[1])
+        second, fourth = other_low, low
+    return [first, second, third, fourth]
+
+
+def _product(value: Any, factor: int) -> tuple[Any, Any]:
+    """Return the low and the high word of the product of unsigned words, which lie in int32."""
+    wide = value.astype(np.int64)
+    unsigned = jnp.where(wide < 0, wide + (1 << 32), wide)
+    words = lax.bitcast_convert_type(unsigned * np.int64(factor), np.int32)
+    return words[..., 0], words[..., 1]
 
 
 def _of_gpu(op: LoweredOperation) -> Any:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
 from tests.x64 import enable_x64
-from xla_call_module.errors import UnsupportedError
 
 KEY = np.array([3, 2**31 + 5], np.uint32)
 
@@ -52,13 +50,25 @@ def generate(shape, dtype, algorithm):
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64])
 @pytest.mark.parametrize("shape", [(), (4,), (3, 2), (5, 3)])
-def test_generator_of_threefry(check, shape, dtype):
+@pytest.mark.parametrize(
+    "algorithm", [lax.RandomAlgorithm.RNG_THREE_FRY, lax.RandomAlgorithm.RNG_PHILOX]
+)
+def test_generators(check, shape, dtype, algorithm):
     with enable_x64(True):
         words = np.array([[1, 2**31 + 7], [2**32 - 3, 9]], np.uint32)
-        check(generate(shape, dtype, lax.RandomAlgorithm.RNG_THREE_FRY), words)
+        check(generate(shape, dtype, algorithm), words)
 
 
-def test_generator_of_a_device_is_refused(check):
-    draw = generate((4,), np.uint32, lax.RandomAlgorithm.RNG_PHILOX)
-    with enable_x64(True), pytest.raises(UnsupportedError, match="the device's own"):
-        check.model(draw, jnp.zeros((2, 2), np.uint32))
+def test_counter_of_philox_that_overflows(check):
+    with enable_x64(True):
+        words = np.array([[2**32 - 1, 2**32 - 1], [2**32 - 2, 2**32 - 1]], np.uint32)
+        check(generate((14,), np.uint32, lax.RandomAlgorithm.RNG_DEFAULT), words)
+
+
+@pytest.mark.parametrize("implementation", ["rbg", "unsafe_rbg"])
+def test_draws_of_the_default_generator(check, implementation):
+    def draw(data):
+        key = jax.random.wrap_key_data(data, impl=implementation)
+        return jax.random.normal(key, (5, 2)), jax.random.bits(jax.random.split(key)[1], (3,))
+
+    check(draw, np.array([3, 2**31 + 5, 7, 2**32 - 1], np.uint32), relative=2e-5)
