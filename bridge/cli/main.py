@@ -330,6 +330,12 @@ def _add_litert(parser: argparse.ArgumentParser) -> None:
         help="arrays by INPUT or SIGNATURE/INPUT, whose first axis has the calls",
     )
     parser.add_argument(
+        "--state",
+        choices=("variables", "arguments"),
+        default="variables",
+        help="whether the interpreter keeps what is assigned, or it is passed and returned",
+    )
+    parser.add_argument(
         "--no-verify", action="store_true", help="write what was not compared with JAX"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace OUT.tflite")
@@ -347,6 +353,7 @@ def _run_litert(options: argparse.Namespace) -> int:
         platform=options.platform,
         quantize=options.quantize,
         calibration=options.calibration,
+        state=options.state,
         verify=not options.no_verify,
         overwrite=options.overwrite,
     )

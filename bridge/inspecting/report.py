@@ -56,6 +56,7 @@ __all__ = [
     "StoredFile",
     "WarmupReport",
     "report_function",
+    "report_graph_variables",
     "report_of",
     "report_of_plain",
     "report_order",
@@ -347,7 +348,7 @@ def report_of(model: SavedModel, folder: ModelFolder) -> FileReport:
         parameters=(
             _report_parameters(model.variables)
             if signatures
-            else _report_graph_variables(variables_of_graph(folder))
+            else report_graph_variables(variables_of_graph(folder))
         ),
         metadata={key: value for key, value in model.metadata.items() if key != "signatures"},
         writer=writer,
@@ -525,7 +526,8 @@ def _report_parameters(variables: Sequence[Variable]) -> tuple[ParameterReport, 
     )
 
 
-def _report_graph_variables(variables: Sequence[GraphVariable]) -> tuple[ParameterReport, ...]:
+def report_graph_variables(variables: Sequence[GraphVariable]) -> tuple[ParameterReport, ...]:
+    """Return the reports of variables that a graph describes."""
     total = sum(variable.bytes for variable in variables) or 1
     return tuple(
         ParameterReport(v.name, v.dtype, v.shape, v.bytes, v.trainable, False, v.bytes / total)

@@ -15,8 +15,11 @@ from xla_call_module.tracebacks import api_boundary, warn
 
 if TYPE_CHECKING:
     from bridge.core.names import Names
+    from bridge.core.updates import Updates
     from bridge.inspecting.written_file import Quantization, WrittenFile
-    from bridge.sources.bound_call import BoundCall, Source
+    from bridge.litert.litert_model import State
+    from bridge.sources.bound_call import BoundCall
+    from bridge.sources.known_source import Source
     from bridge.verifying.verification import VerifyRow
 
 __all__ = ["save_litert", "to_litert"]
@@ -42,6 +45,8 @@ def to_litert(
     outputs: Names | None = None,
     quantize: QuantizeKind | None = None,
     calibration: Calibration | None = None,
+    updates: Updates | None = None,
+    state: State = "variables",
     verify: bool = True,
 ) -> bytes:
     """Return the LiteRT model (TFLite's flatbuffer) of one or several functions.
@@ -81,6 +86,11 @@ def to_litert(
             names of the inputs; for several signatures a mapping from these to such. Or the path of
             an .npz file, with arrays by `INPUT` or `SIGNATURE/INPUT`, whose first axis has the
             calls.
+        updates: for functions that return new parameters where these stand in what they return, as
+            for `bridge.save`; a SavedModel says so itself.
+        state: `variables` has what some signature assigns kept by the interpreter from call to
+            call, for all signatures of the model, from the given parameters on; `arguments` has it
+            passed as inputs, and new values returned as outputs. Gradients have it so, too.
         verify: whether the model is run on probes and compared with JAX before it is returned.
             Probes of at most a mebibyte stay in it, as metadata, for `bridge.verify`.
 
@@ -102,7 +112,7 @@ def to_litert(
     """
     bound = _bind(
         model, signatures, params=params, args=args, platform=platform,
-        order=gradient_order, inputs=inputs, outputs=outputs,
+        order=gradient_order, inputs=inputs, outputs=outputs, updates=updates, state=state,
     )  # fmt: skip
     return _made(bound, verify=verify, quantize=quantize, calibration=calibration)[0]
 
@@ -133,7 +143,7 @@ def _made(
     from bridge.litert.quantization import check_quantize, quantized
     from bridge.litert.worker_process import LiteRTProcess
 
-    check_quantize(quantize, calibration)
+    check_quantize(quantize, calibration, bound)
     with LiteRTProcess() as process:
         made = make_model(bound, process=process)
         trials = list(make_trials(bound)) if verify or quantize else []
@@ -193,6 +203,8 @@ def save_litert(
     outputs: Names | None = None,
     quantize: QuantizeKind | None = None,
     calibration: Calibration | None = None,
+    updates: Updates | None = None,
+    state: State = "variables",
     verify: bool = True,
     overwrite: bool = False,
 ) -> WrittenFile:
@@ -211,6 +223,8 @@ def save_litert(
         outputs: the same.
         quantize: the same.
         calibration: the same.
+        updates: the same.
+        state: the same.
         verify: the same.
         overwrite: whether a file at `path` may be replaced.
 
@@ -236,14 +250,16 @@ def save_litert(
     target = target_file(path, overwrite=overwrite)
     bound = _bind(
         model, signatures, params=params, args=args, platform=platform,
-        order=gradient_order, inputs=inputs, outputs=outputs,
+        order=gradient_order, inputs=inputs, outputs=outputs, updates=updates, state=state,
     )  # fmt: skip
     made, report = _made(bound, verify=verify, quantize=quantize, calibration=calibration)
     with hidden_folder(target.parent, target.name) as folder:
         (folder / target.name).write_bytes(made)
         (folder / target.name).replace(target)
     arrays = {
-        id(array): array.nbytes for one in bound.values() for _, array in one.parameters.values()
+        id(array): array.nbytes
+        for one in bound.values()
+        for _, array in (*one.parameters.values(), *one.state.values())
     }
     return WrittenFile(
         path=os.fspath(path),

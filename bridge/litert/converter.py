@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Any
 
 from bridge.litert.worker_process import LiteRTProcess, ProcessDeath, check_installed
 from xla_call_module.errors import UnsupportedError
@@ -27,12 +28,28 @@ class SignatureModule:
         artifact: the portable artifact, as `jax.export.Exported.mlir_module_serialized`.
         inputs: the names of the arguments of `main`.
         outputs: the names of its results.
+        reads: for each argument the name of the variable that it is; empty for an input. Without
+            any, all are inputs.
+        assigns: for each result the name of the variable whose new value it is; empty for an
+            output. Without any, all are outputs.
     """
 
     signature: str
     artifact: bytes
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    reads: tuple[str, ...] = ()
+    assigns: tuple[str, ...] = ()
+
+    def names(self) -> dict[str, Any]:
+        """Return all names, for a request."""
+        return {
+            "signature": self.signature,
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "reads": self.reads or [""] * len(self.inputs),
+            "assigns": self.assigns or [""] * len(self.outputs),
+        }
 
 
 def convert(
@@ -54,10 +71,7 @@ def convert(
         UnsupportedError: an operation cannot be converted.
     """
     check_installed("bridge.to_litert")
-    names = [
-        {key: value for key, value in asdict(module).items() if key != "artifact"}
-        for module in modules
-    ]
+    names = [module.names() for module in modules]
     with nullcontext(process) if process is not None else LiteRTProcess() as at_work:
         try:
             answer, parts = at_work.request(

@@ -44,6 +44,7 @@ def first_difference(
     """Return the first operation that differs and its place, such as `stablehlo.sine at a.py:3`.
 
     It is empty where every beginning of the module agrees, and for modules of symbolic sizes.
+    Variables have their first values.
 
     Args:
         bound: the call of a signature whose model differs from JAX.
@@ -134,9 +135,19 @@ def _differs(
     try:
         call, _ = _beginning(bound.call, number)
         names = tuple(f"result_{place}" for place in range(len(call.results)))
-        part = dataclasses.replace(bound, call=call, original=call, outputs=names)
-        dtypes = {name: call.args[index].dtype.numpy for index, name in bound.inputs.items()}
-        inputs = {name: array.astype(dtypes[name]) for name, array in trial.inputs.items()}
+        variables = {f"variable {index}": array for index, (_, array) in bound.state.items()}
+        part = dataclasses.replace(
+            bound,
+            call=call,
+            original=call,
+            inputs={**bound.inputs, **dict(zip(bound.state, variables, strict=True))},
+            outputs=names,
+            state={},
+            assigned={},
+        )
+        dtypes = {name: call.args[index].dtype.numpy for index, name in part.inputs.items()}
+        given = {**trial.inputs, **variables}
+        inputs = {name: array.astype(dtypes[name]) for name, array in given.items()}
         key = trial.signature
         model = make_model({key: part}, process=process)
         trials = list(given_trials({key: part}, {key: [inputs]}))

@@ -47,20 +47,34 @@ def keep_probes(model: bytes, trials: Sequence[Trial], *, error: float | None = 
 
 
 def _fitting(trials: Sequence[Trial]) -> list[Trial]:
-    """Return trials, of each signature one before the second of any."""
+    """Return trials, of each signature one before the second of any.
+
+    Steps that follow one another stay together.
+    """
+    runs: list[list[Trial]] = []
+    for trial in trials:
+        if trial.step > 1 and runs:
+            runs[-1].append(trial)
+        else:
+            runs.append([trial])
     places: dict[str, int] = {}
     ordered = []
-    for number, trial in enumerate(trials):
-        places[trial.signature] = places.get(trial.signature, 0) + 1
-        ordered.append((places[trial.signature], number, trial))
+    for number, run in enumerate(runs):
+        key = run[0].signature
+        places[key] = places.get(key, 0) + 1
+        ordered.append((places[key], number, run))
     kept, room = [], MAX_KEPT_BYTES
-    for _, _, trial in sorted(ordered, key=lambda item: item[:2]):
-        arrays = [*trial.inputs.values(), *(a for found in trial.expected for a in found.values())]
-        size = sum(array.nbytes for array in arrays)
+    for _, _, run in sorted(ordered, key=lambda item: item[:2]):
+        size = sum(_bytes_of(trial) for trial in run)
         if size <= room:
-            kept.append(trial)
+            kept += run
             room -= size
     return kept
+
+
+def _bytes_of(trial: Trial) -> int:
+    arrays = [*trial.inputs.values(), *(a for found in trial.expected for a in found.values())]
+    return sum(array.nbytes for array in arrays)
 
 
 def kept_probes(model: bytes, name: str) -> tuple[Trial, ...]:

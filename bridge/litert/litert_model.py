@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
+import jax
+import jax.numpy as jnp
 from jax import export
 
+from bridge.core.names import names_of_signature
+from bridge.core.narrowing import x64_if_needed
+from bridge.core.updates import parse_updates
+from bridge.exporting.plain_parameters import with_counters
 from bridge.inspecting.written_file import TensorReport, WrittenSignature
 from bridge.litert.converter import SignatureModule, convert
 from bridge.litert.lowering.call_lowering import Places, lower_call
 from bridge.litert.lowering.lowering_table import LITERT_TABLE
+from bridge.litert.lowering.storage_dtypes import boundary_dtype
 from bridge.litert.worker_process import LiteRTProcess
 from bridge.loading.loaded import LoadedModel
-from bridge.sources.bound_call import BoundCall, ModelFormat, bind_source
+from bridge.sources.bound_call import BoundCall, bind_known
+from bridge.sources.known_source import KnownSource, ModelFormat, read_source
 from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.read import read
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError
 
-__all__ = ["bind_signatures", "make_model", "written_signature"]
+__all__ = ["State", "bind_signatures", "make_model", "written_signature"]
 
+State = Literal["variables", "arguments"]
+
+# The name of what is a variable, until it is one.
+_VARIABLE = "jax_tf_bridge_variable_"
+# That of the module with the first values of variables, which is no signature.
+_FIRST_VALUES = "jax_tf_bridge_first_values"
 _LITERT = ModelFormat(
     name="a LiteRT model", custom_calls=tuple(LITERT_TABLE.custom_calls), shares_names=True
 )
@@ -37,6 +52,8 @@ def bind_signatures(
     order: int,
     inputs: Any,
     outputs: Any,
+    updates: Any = None,
+    state: State = "variables",
 ) -> dict[str, BoundCall]:
     """Return the call of each signature, bound to its parameters.
 
@@ -49,31 +66,61 @@ def bind_signatures(
         order: how often each is differentiated first.
         inputs: names, as for `bridge.save`.
         outputs: the same.
+        updates: where new parameters stand in what functions return, as for `bridge.save`.
+        state: whether what is assigned is variables of the model, or inputs and outputs.
 
     Raises:
         InteropError: a source is none of those that there are, or there is no such signature.
     """
-    sources = _sources(model, signatures)
-
-    def own(value: Any, key: str) -> Any:
-        is_by_key = (
-            isinstance(value, Mapping) and len(sources) > 1 and value.keys() <= sources.keys()
+    if state not in get_args(State):
+        raise StructureError(
+            f"state is {state!r}; expected {' or '.join(map(repr, get_args(State)))}. To do: pass "
+            "one of these."
         )
-        return value.get(key) if is_by_key else value
-
-    return {
-        key: bind_source(
+    sources = _sources(model, signatures)
+    positions = parse_updates(updates, model)
+    is_by_key = isinstance(model, Mapping) and isinstance(args, Mapping) and bool(args)
+    is_by_key = is_by_key and args.keys() <= model.keys()
+    known = {
+        key: read_source(
             source,
             _LITERT,
-            params=params,
-            args=own(args, key),
+            params=with_counters(params) if positions else params,
+            args=args.get(key) if is_by_key else args,
             platform=platform,
-            inputs=own(inputs, key),
-            outputs=own(outputs, key),
-            order=order,
+            updates=positions.get(key if isinstance(model, Mapping) else DEFAULT_SIGNATURE),
         )
         for key, source in sources.items()
     }
+    return {
+        key: bind_known(
+            one,
+            _LITERT,
+            platform=platform,
+            inputs=names_of_signature(key, inputs, sources),
+            outputs=names_of_signature(key, outputs, sources),
+            order=order,
+            state=None if state == "arguments" or order else _variables_of(known.values()),
+        )
+        for key, one in known.items()
+    }
+
+
+def _variables_of(known: Collection[KnownSource]) -> set[str]:
+    """Return the names of the variables that some functions assign.
+
+    Raises:
+        StructureError: the variables of several files are among them.
+    """
+    names = {one.variables[index] for one in known for index in one.assigned.values()}
+    files = {id(one.file) for one in known if names.intersection(one.variables.values())}
+    if len(files) > 1:
+        raise StructureError(
+            "Signatures of several files, or of a file and of functions, have variables of the "
+            f"same names, such as {min(names)!r}, which one of them assigns. To do: write a model "
+            "for each, or pass state='arguments'."
+        )
+    return names
 
 
 def _sources(model: Any, signatures: str | Sequence[str] | None) -> dict[str, Any]:
@@ -111,21 +158,41 @@ def make_model(bound: Mapping[str, BoundCall], *, process: LiteRTProcess | None 
         UnsupportedError: an operation that LiteRT does not execute, with its source line.
     """
     places = Places()
-    modules = [
-        SignatureModule(
-            signature=key,
-            artifact=bytes(_lowered(one, places).mlir_module_serialized),
-            inputs=tuple(one.inputs.values()),
-            outputs=one.outputs,
-        )
-        for key, one in bound.items()
-    ]
+    modules = [_module(key, one, places) for key, one in bound.items()]
+    first = {name: array for one in bound.values() for name, array in one.state.values()}
+    if first:
+        modules.append(_first_values(first))
     return convert(modules, process=process, places=places.texts)
 
 
-def _lowered(bound: BoundCall, places: Places) -> export.Exported:
+def _module(key: str, bound: BoundCall, places: Places) -> SignatureModule:
     constants = {index: array for index, (_, array) in bound.parameters.items()}
-    return lower_call(bound.call, constants, places, has_kernels=True)
+    lowered = lower_call(bound.call, constants, places, has_kernels=True)
+    free = sorted({*bound.inputs, *bound.state})
+    results = range(len(bound.call.results))
+    outputs = dict(zip(bound.returned, bound.outputs, strict=True))
+    return SignatureModule(
+        signature=key,
+        artifact=bytes(lowered.mlir_module_serialized),
+        inputs=tuple(bound.inputs.get(index, f"{_VARIABLE}{index}") for index in free),
+        outputs=tuple(outputs.get(index, f"{_VARIABLE}{index}") for index in results),
+        reads=tuple(bound.state[index][0] if index in bound.state else "" for index in free),
+        assigns=tuple(bound.assigned.get(index, "") for index in results),
+    )
+
+
+def _first_values(arrays: Mapping[str, Array]) -> SignatureModule:
+    """Return the module that returns the first values of variables."""
+    given = [array.astype(boundary_dtype(array.dtype)) for array in arrays.values()]
+    with x64_if_needed(array.dtype.name for array in given):
+        made = export.export(jax.jit(lambda: list(map(jnp.asarray, given))), platforms=["cpu"])()
+    return SignatureModule(
+        signature=_FIRST_VALUES,
+        artifact=bytes(made.mlir_module_serialized),
+        inputs=(),
+        outputs=tuple(f"{_VARIABLE}{number}" for number in range(len(given))),
+        assigns=tuple(arrays),
+    )
 
 
 def written_signature(key: str, bound: BoundCall) -> WrittenSignature:
@@ -137,5 +204,9 @@ def written_signature(key: str, bound: BoundCall) -> WrittenSignature:
             TensorReport.of(name, call.args[index], used=index in call.kept)
             for index, name in bound.inputs.items()
         ),
-        outputs=tuple(map(TensorReport.of, bound.outputs, call.results)),
+        outputs=tuple(
+            TensorReport.of(name, call.results[index])
+            for index, name in zip(bound.returned, bound.outputs, strict=True)
+        ),
+        assigned=tuple(bound.assigned.values()),
     )

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
-from bridge.inspecting.graph_report import GraphReport, GraphSignature
-from bridge.inspecting.report import FileReport, StoredFile
+from bridge.inspecting.graph_report import GraphReport, GraphSignature, GraphVariable
+from bridge.inspecting.report import FileReport, StoredFile, report_graph_variables
 from bridge.inspecting.written_file import TensorReport
 from bridge.litert.runtime import LiteRTTensor, describe, read_model
+from xla_call_module.dtypes import DTYPES
 
 __all__ = ["report_of_litert"]
+
+_WIDTHS = {dtype.name: dtype.numpy.itemsize for dtype in DTYPES}
 
 
 def report_of_litert(path: Path) -> FileReport:
     """Return the report of a LiteRT model of any writer: its signatures, operators and size.
 
-    The operators of all subgraphs are counted together: signatures share those of branches and
+    Its parameters are the variables that it keeps between calls; weights are none of these. The
+    operators of all subgraphs are counted together: signatures share those of branches and
     loops.
 
     Raises:
@@ -42,7 +47,7 @@ def report_of_litert(path: Path) -> FileReport:
         bytes=len(model),
         tensorflow="",
         signatures=(),
-        parameters=(),
+        parameters=report_graph_variables(list(map(_variable, contents.variables))),
         metadata={},
         writer="a converter of LiteRT",
         saved_again=False,
@@ -54,6 +59,11 @@ def report_of_litert(path: Path) -> FileReport:
         others={one.key: ", ".join([*operators][:8]) for one in signatures},
         graph=GraphReport(signatures=signatures, operations=operators, functions={}, calls=()),
     )
+
+
+def _variable(tensor: LiteRTTensor) -> GraphVariable:
+    size = math.prod(tensor.shape) * _WIDTHS.get(tensor.dtype, 0)
+    return GraphVariable(tensor.name, tensor.dtype, tensor.shape, size, trainable=False)
 
 
 def _tensor(tensor: LiteRTTensor) -> TensorReport:

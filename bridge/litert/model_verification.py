@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -36,34 +36,63 @@ from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import InteropError, StructureError
 
-__all__ = ["compare_model", "given_trials", "make_trials"]
+__all__ = ["compare_model", "given_trials", "make_trials", "run_trial"]
+
+_Reference = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]
 
 
 def make_trials(bound: Mapping[str, BoundCall], *, seed: int = 0) -> Iterator[Trial]:
     """Yield the trials of each signature: random inputs, and those at the edges of their dtypes.
 
+    Where a signature assigns variables, all of them are called by turns first, one step after the
+    other; each trial after these has the first values of the variables.
+
     Args:
         bound: the call of each signature.
         seed: the seed of the random numbers.
     """
+    references = {key: _reference(one) for key, one in bound.items()}
+    if any(one.assigned for one in bound.values()):
+        yield from _steps(bound, references, seed)
     for key, one in bound.items():
         call = one.original
-        run = _reference(one)
         kinds = [(RANDOM, sizes) for sizes in _sizes_of(call)]
         kinds += [(edge, kinds[len(kinds) // 2][1]) for edge in EDGES if one.inputs]
         for number, (kind, sizes) in enumerate(kinds):
             random = np.random.default_rng([seed, number, zlib.crc32(key.encode())])
-            inputs = {
-                name: draw(call.args[index], kind, sizes, random)
-                for index, name in one.inputs.items()
-            }
-            yield _trial(key, kind, sizes, inputs, dict(zip(one.outputs, run(inputs), strict=True)))
+            inputs = _drawn(one, kind, sizes, random)
+            expected, _ = references[key](inputs, {})
+            yield _trial(key, kind, sizes, inputs, expected, step=int(bool(one.assigned)))
+
+
+def _steps(
+    bound: Mapping[str, BoundCall], references: Mapping[str, _Reference], seed: int
+) -> Iterator[Trial]:
+    """Yield trials that follow one another, of all signatures by turns."""
+    state: Mapping[str, Any] = {}
+    keys = [*bound]
+    for number, key in enumerate([*keys, *reversed(keys), *keys]):
+        one = bound[key]
+        sizes = _sizes_of(one.original)
+        chosen = sizes[number // len(bound) % len(sizes)]
+        random = np.random.default_rng([seed, number, zlib.crc32(f"step of {key}".encode())])
+        inputs = _drawn(one, RANDOM, chosen, random)
+        expected, new = references[key](inputs, state)
+        state = {**state, **new}
+        yield _trial(key, RANDOM, chosen, inputs, expected, step=number + 1)
+
+
+def _drawn(
+    bound: BoundCall, kind: str, sizes: Mapping[str, int], random: np.random.Generator
+) -> dict[str, Array]:
+    args = bound.original.args
+    return {name: draw(args[index], kind, sizes, random) for index, name in bound.inputs.items()}
 
 
 def given_trials(
     bound: Mapping[str, BoundCall], samples: Mapping[str, Sequence[Mapping[str, Array]]]
 ) -> Iterator[Trial]:
-    """Yield the trials of calls with given inputs.
+    """Yield the trials of calls with given inputs, each with the first values of variables.
 
     Args:
         bound: the call of each signature.
@@ -72,8 +101,8 @@ def given_trials(
     for key, calls in samples.items():
         run = _reference(bound[key])
         for inputs in calls:
-            expected = dict(zip(bound[key].outputs, run(inputs), strict=True))
-            yield _trial(key, GIVEN, {}, inputs, expected)
+            expected, _ = run(inputs, {})
+            yield _trial(key, GIVEN, {}, inputs, expected, step=int(bool(bound[key].assigned)))
 
 
 def _trial(
@@ -82,6 +111,8 @@ def _trial(
     sizes: Mapping[str, int],
     inputs: Mapping[str, Array],
     expected: Mapping[str, Array],
+    *,
+    step: int,
 ) -> Trial:
     return Trial(
         signature=key,
@@ -93,6 +124,7 @@ def _trial(
         outputs=tuple(expected),
         cotangents=(),
         expected=({name: _at_boundary(array) for name, array in expected.items()},),
+        step=step,
     )
 
 
@@ -100,16 +132,26 @@ def _at_boundary(array: Any) -> Any:
     return np.asarray(array).astype(boundary_dtype(array.dtype))
 
 
-def _reference(bound: BoundCall) -> Any:
-    """Return the function of JAX, from inputs by name to its results."""
+def _reference(bound: BoundCall) -> _Reference:
+    """Return the function of JAX.
+
+    Of inputs by name, and values of variables that are not the first ones, it returns the outputs,
+    and the new values of what it assigns.
+    """
     exported = exported_from_call(bound.original)
     function = jax.jit(call_flat(exported, name=bound.original.name))
     parameters = {index: array for index, (_, array) in bound.parameters.items()}
 
-    def run(inputs: Mapping[str, Any]) -> Sequence[Any]:
+    def run(
+        inputs: Mapping[str, Any], state: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         leaves = dict(parameters) | {index: inputs[name] for index, name in bound.inputs.items()}
+        leaves |= {i: state.get(name, array) for i, (name, array) in bound.state.items()}
         results = function(*(leaves[index] for index in bound.original.kept))
-        return [np.asarray(result) for result in results]
+        arrays = [np.asarray(result) for result in results]
+        returned = (arrays[index] for index in bound.returned)
+        new = {name: arrays[index] for index, name in bound.assigned.items()}
+        return dict(zip(bound.outputs, returned, strict=True)), new
 
     return run
 
@@ -153,10 +195,21 @@ def compare_model(
         return [_row(runtime, trial, allowed) for trial in trials]
 
 
+def run_trial(runtime: Runtime, trial: Trial) -> dict[str, Array]:
+    """Return the results of a trial; one that is no later step has the first values of variables.
+
+    Raises:
+        InteropError: the model does not run.
+    """
+    if trial.step <= 1 and runtime.contents.variables:
+        runtime.restart()
+    return runtime.run(trial.inputs, signature=trial.signature)
+
+
 def _row(runtime: Runtime, trial: Trial, tolerance: Tolerance) -> VerifyRow:
     (expected,) = trial.expected
     try:
-        found = runtime.run(trial.inputs, signature=trial.signature)
+        found = run_trial(runtime, trial)
     except InteropError as error:
         return VerifyRow(trial.signature, trial.title, 0, math.inf, str(error))
     scale = largest(trial.inputs.values())

@@ -11,7 +11,7 @@ import numpy as np
 from bridge.core.npz_file import NPZ_ERRORS, open_npz
 from bridge.core.probes import RANDOM
 from bridge.inspecting.written_file import Quantization
-from bridge.litert.model_verification import given_trials
+from bridge.litert.model_verification import given_trials, run_trial
 from bridge.litert.runtime import Runtime
 from bridge.litert.worker.worker_program import describe_arrays
 from bridge.litert.worker_process import LiteRTProcess, ProcessDeath
@@ -36,11 +36,13 @@ _WHEEL = "ai-edge-quantizer"
 Samples = Mapping[str, Sequence[Mapping[str, Array]]]
 
 
-def check_quantize(quantize: Any, calibration: Any) -> None:
+def check_quantize(quantize: Any, calibration: Any, bound: Mapping[str, BoundCall]) -> None:
     """Refuse options that do not fit.
 
     Raises:
         StructureError: there is no such kind, or `int8` lacks calibration data.
+        UnsupportedError: `int8` is for a model with variables, whose handles, of no memory that it
+            may read, `ai-edge-quantizer` reads to calibrate.
         MissingDependencyError: `ai-edge-quantizer` is not installed.
     """
     import importlib.util
@@ -59,6 +61,11 @@ def check_quantize(quantize: Any, calibration: Any) -> None:
         raise StructureError(
             "quantize='int8' needs calibration data. To do: pass calibration=, inputs such as "
             "those that the model is used with, or quantize='dynamic_int8'."
+        )
+    if quantize == "int8" and (keys := [key for key, one in bound.items() if one.assigned]):
+        raise UnsupportedError(
+            f"quantize='int8' is for models without variables, and {', '.join(keys)} assigns such. "
+            "To do: pass state='arguments', or another quantize=."
         )
     if importlib.util.find_spec("ai_edge_quantizer") is None:
         raise MissingDependencyError.of("quantize=", _WHEEL, extra="litert")
@@ -228,7 +235,7 @@ def _greatest_error(model: bytes, trials: Sequence[Trial], process: LiteRTProces
     errors = [0.0]
     with Runtime(model, process=process) as runtime:
         for trial in trials:
-            found = runtime.run(trial.inputs, signature=trial.signature)
+            found = run_trial(runtime, trial)
             for name, wanted in trial.expected[0].items():
                 if found[name].shape != wanted.shape or not _is_like(found[name], wanted):
                     raise UnsupportedError(

@@ -31,7 +31,7 @@ Kernels = Literal["delegate", "builtin", "reference"]
 
 @dataclass(frozen=True, slots=True)
 class LiteRTTensor:
-    """An input or an output of a signature.
+    """An input or an output of a signature, or a variable.
 
     Attributes:
         name: its name.
@@ -66,10 +66,12 @@ class LiteRTModel:
     Attributes:
         signatures: its signatures.
         operators: how many operators of each kind it has.
+        variables: what it keeps between calls.
     """
 
     signatures: tuple[LiteRTSignature, ...]
     operators: Mapping[str, int]
+    variables: tuple[LiteRTTensor, ...] = ()
 
 
 def describe(
@@ -136,7 +138,7 @@ def _described(process: LiteRTProcess | None, contents: bytes) -> LiteRTModel:
         LiteRTSignature(one["name"], _tensors(one["inputs"]), _tensors(one["outputs"]))
         for one in answer["signatures"]
     )
-    return LiteRTModel(signatures, answer["operators"])
+    return LiteRTModel(signatures, answer["operators"], _tensors(answer["variables"]))
 
 
 def _tensors(described: Any) -> tuple[LiteRTTensor, ...]:
@@ -191,7 +193,12 @@ class Runtime:
         """Let the model go, and the process if it has no other user."""
         if self._is_own:
             self._process.close()
-        elif self._loaded is not None and self._loaded[0] == self._process.starts:
+        else:
+            self.restart()
+
+    def restart(self) -> None:
+        """Let the model go; the next run loads it again, with the first values of variables."""
+        if self._loaded is not None and self._loaded[0] == self._process.starts:
             self._request("unload", [], model=self._loaded[1])
         self._loaded = None
 

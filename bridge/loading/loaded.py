@@ -226,6 +226,11 @@ class LoadedSignature:
         """The spec of each output by its name in the signature, in the order of the results."""
         return _specs(self.binding.outputs, self.exported.out_avals)
 
+    @property
+    def file(self) -> SavedModel:
+        """The value of the file that the signature is of."""
+        return self._model
+
     @cached_property
     def binding(self) -> BoundExported:
         """The exported function, and which of its leaves are parameters, inputs and outputs."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from bridge.core.names import Names
     from bridge.inspecting.written_file import WrittenFile
-    from bridge.sources.bound_call import Source
+    from bridge.sources.known_source import Source
 
 __all__ = ["save_onnx", "to_onnx"]
 

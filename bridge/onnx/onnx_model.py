@@ -21,7 +21,8 @@ from bridge.onnx.graph.protos import to_graph, to_tensor
 from bridge.onnx.graph.values import Value
 from bridge.onnx.operation_table import CUSTOM_CALLS
 from bridge.onnx.walker import walk_main
-from bridge.sources.bound_call import BoundCall, ModelFormat
+from bridge.sources.bound_call import BoundCall
+from bridge.sources.known_source import ModelFormat
 from bridge.sources.target_file import target_file
 from savedmodel.files.folder import bytes_of, fit_name, hidden_folder
 from xla_call_module.call import TensorSpec

@@ -1,77 +1,53 @@
-"""The source of a model: a function, an `Exported`, or a file, with its parameters and names."""
+"""The call of a model, bound to its parameters, with all names."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jax import export, tree_util
+from jax import export
 
 from bridge.chains.exported_order import vjp_of
 from bridge.chains.orders import NOT_DIFFERENTIABLE
-from bridge.core.explaining import flatten, refusing_unsortable_keys
-from bridge.core.exported_file import parse_exported
+from bridge.core.explaining import flatten
 from bridge.core.keys import to_physical
 from bridge.core.names import Names, choose_names, input_names, output_names
-from bridge.core.narrow_types import NARROW_TYPES, storage_dtype_of
+from bridge.core.narrow_types import storage_dtype_of
 from bridge.core.narrowing import narrow_array, narrow_dtype
-from bridge.core.trees import key_names, to_identifier, unique_names
-from bridge.exporting.export_model import export_model
+from bridge.core.trees import to_identifier, unique_names
 from bridge.loading.exported_from_call import exported_from_call
-from bridge.loading.loaded import LoadedModel, LoadedSignature
-from bridge.loading.mlir_files import call_of_file, is_mlir, with_signature
-from bridge.sources.boundary_casts import cast_at_boundary, with_boundary_casts
-from savedmodel.files.model_folder import read_file
-from savedmodel.model import DEFAULT_SIGNATURE
-from savedmodel.read import read
-from xla_call_module.call import CallModule
-from xla_call_module.checks import DisabledCheck
-from xla_call_module.dtypes import Array
+from bridge.sources.known_source import (
+    KnownSource,
+    ModelFormat,
+    Source,
+    call_of,
+    leaf_names,
+    no_platform,
+    read_source,
+)
+from xla_call_module._jax import func, ir
+from xla_call_module.call import CallModule, TensorSpec, read_artifact_version
+from xla_call_module.dtypes import Array, dtype_from_name
 from xla_call_module.errors import (
     InteropError,
-    PlatformError,
     ShardingError,
     StructureError,
 )
-from xla_call_module.exported import from_exported
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.platform_selection import select_platforms
+from xla_call_module.stablehlo.modules import find_main, open_module, serialize_module
 
-__all__ = ["BoundCall", "ModelFormat", "Source", "bind_source"]
+__all__ = ["BoundCall", "bind_known", "bind_source"]
 
 # What JAX calls the argument of a VJP (jax/_src/export/_export.py); without it names are plainer.
 _OF_VJP = "args_and_out_cts_flat_jax["
-_MAX_ARTIFACT_BYTES = 1 << 32
-
-Source = export.Exported | CallModule | LoadedModel | LoadedSignature | str | os.PathLike[str]
-_SOURCES = (export.Exported, CallModule, LoadedModel, LoadedSignature, str, os.PathLike)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFormat:
-    """A format of models that are one call each.
-
-    Attributes:
-        name: what a model of it is, such as `an ONNX model`, for messages.
-        custom_calls: the targets of custom calls that it has rules for.
-        shares_names: whether an input and an output may have one name.
-    """
-
-    name: str
-    custom_calls: tuple[str, ...]
-    shares_names: bool = False
-
-    @property
-    def disabled_checks(self) -> list[DisabledCheck]:
-        """The safety checks that are off, so that calls with a rule pass."""
-        return [DisabledCheck(f"custom_call:{name}") for name in self.custom_calls]
+# The output of a signature that only assigns, as in a SavedModel.
+_UPDATED = "updated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +61,11 @@ class BoundCall:
         call: the call of the function.
         parameters: the name and array of each argument that is a parameter.
         inputs: the names of the other arguments, in their order.
-        outputs: the names of the results.
+        outputs: the names of the results that are not in `assigned`, in their order.
         original: the call as it was before it was made ready for the format, with the same
             arguments and results.
+        state: the name and the first value of each argument that the model keeps between calls.
+        assigned: for each result that is a new value of the state its name there.
     """
 
     call: CallModule
@@ -95,6 +73,13 @@ class BoundCall:
     inputs: Mapping[int, str]
     outputs: tuple[str, ...]
     original: CallModule
+    state: Mapping[int, tuple[str, Array]] = field(default_factory=dict)
+    assigned: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def returned(self) -> list[int]:
+        """The indices of the results that are not in `assigned`."""
+        return [index for index in range(len(self.call.results)) if index not in self.assigned]
 
 
 def bind_source(
@@ -111,13 +96,10 @@ def bind_source(
     """The call to convert, bound to its parameters.
 
     Args:
-        source: an `Exported`, what `bridge.load` returned, one of its signatures, a `CallModule`,
-            the path of a SavedModel, of a serialized `Exported` or of StableHLO; or a function or
-            module, which is exported here.
+        source: as for `read_source`.
         format_: the format that the call is for.
-        params: the pytree that is the first positional argument of the function; None for those of
-            the file or the module, if there are any.
-        args: where a function or a module is exported here, its arguments, as for `bridge.save`.
+        params: as for `read_source`.
+        args: the same.
         platform: one of those that it was lowered for.
         inputs: names as for `bridge.save`.
         outputs: the same for the results.
@@ -127,49 +109,73 @@ def bind_source(
         InteropError: it is none of these, is damaged, or does not fit the parameters.
         OSError: a file cannot be read.
     """
-    if not isinstance(source, _SOURCES):
-        known = _export(source, format_, params=params, args=args, platform=platform)
-    elif args is None:
-        known = _read(source, params, format_)
-    else:
-        raise StructureError(
-            "args= is for a function or a module, and what was passed is exported already. To do: "
-            "leave it out, or pass the function."
-        )
+    known = read_source(source, format_, params=params, args=args, platform=platform)
+    return bind_known(
+        known, format_, platform=platform, inputs=inputs, outputs=outputs, order=order
+    )
+
+
+def bind_known(
+    known: KnownSource,
+    format_: ModelFormat,
+    *,
+    platform: str,
+    inputs: Names | None,
+    outputs: Names | None,
+    order: int = 0,
+    state: Container[str] | None = None,
+) -> BoundCall:
+    """Return the call to convert, bound to its parameters.
+
+    Args:
+        known: the function.
+        format_: the format that the call is for.
+        platform: one of those that it was lowered for.
+        inputs: names as for `bridge.save`.
+        outputs: the same for the results.
+        order: the number of times that it is differentiated first.
+        state: the names of the variables that the model keeps; None where it keeps none, so that
+            those that are assigned are inputs, and their new values outputs.
+
+    Raises:
+        InteropError: it does not fit the parameters.
+    """
     call, exported = known.call, known.exported
-    parameters = {} if known.params is None else _parameters(known)
-    names = _names(known, parameters)
+    values = {} if known.params is None else _parameters(known)
+    names = _names(known, values, has_new=state is None)
+    kept = {i: (v, values[i][1]) for i, v in known.variables.items() if v in (state or ())}
+    assigned = {n: known.variables[i] for n, i in known.assigned.items() if i in kept}
+    taken = {*kept, *known.assigned.values()}
+    parameters = {index: value for index, value in values.items() if index not in taken}
+    if assigned and not names.results:
+        call, names = _with_true(call), _Names(names.arguments, [_UPDATED])
     for _ in range(order):
         exported = _vjp(exported_from_call(call) if exported is None else exported, call.name)
-        call = _call_of(exported, format_)
+        call = call_of(exported, format_)
         names = names.of_gradient()
-    free = [index for index in range(len(call.args)) if index not in parameters]
+    free = [i for i in range(len(call.args)) if i not in parameters and i not in kept]
     defaults = [names.arguments[index] for index in free]
     what = f"inputs of {call.name}"
     chosen = choose_names(defaults, inputs, what, ignore_case=False)
     results = choose_names(names.results, outputs, f"outputs of {call.name}", ignore_case=False)
     shared = set() if format_.shares_names else set(chosen) & set(results)
     if shared:
-        taken = sorted(shared)[0]
+        taken_twice = sorted(shared)[0]
         if outputs is not None or inputs is not None:
             raise StructureError(
-                f"{taken!r} is both an input and an output of {call.name}, and {format_.name} "
-                "has each name once. To do: take another name."
+                f"{taken_twice!r} is both an input and an output of {call.name}, and "
+                f"{format_.name} has each name once. To do: take another name."
             )
         results = [f"{name}_output" if name in shared else name for name in results]
     return BoundCall(
-        _prepare(call, platform, format_),
-        parameters,
-        dict(zip(free, chosen, strict=True)),
-        tuple(results),
-        call,
+        call=_prepare(call, platform, format_),
+        parameters=parameters,
+        inputs=dict(zip(free, chosen, strict=True)),
+        outputs=tuple(results),
+        original=call,
+        state=kept,
+        assigned=assigned,
     )
-
-
-def _call_of(exported: export.Exported, format_: ModelFormat) -> CallModule:
-    """Return the call, with every custom call that has a rule, whatever TensorFlow has."""
-    exported = with_boundary_casts(exported)
-    return from_exported(exported, disabled_checks=format_.disabled_checks, carried=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,17 +192,31 @@ class _Names:
         return _Names(unique_names([*self.arguments, *cotangents]), unique_names(gradients))
 
 
-def _names(known: _KnownSource, parameters: Mapping[int, tuple[str, Array]]) -> _Names:
+def _names(
+    known: KnownSource, parameters: Mapping[int, tuple[str, Array]], *, has_new: bool
+) -> _Names:
+    """Return the names of all arguments, and of the results.
+
+    Args:
+        known: the function.
+        parameters: the name and array of each leaf of the parameters.
+        has_new: whether new values of variables are among the results.
+    """
     call = known.call
     free = [index for index in range(len(call.args)) if index not in parameters]
     named = dict(zip(free, input_names(call.name, call, free, None), strict=True))
     named |= {index: name for index, name in known.inputs.items() if index in named}
-    results = {**dict(enumerate(output_names(call.name, call, None))), **known.outputs}
+    returned = [index for index in range(len(call.results)) if index not in known.assigned]
+    defaults = output_names(call.name, call, None, returned) if returned else []
+    results = {**dict(zip(returned, defaults, strict=True)), **known.outputs}
+    if has_new:
+        results |= {n: f"new_{known.variables[i]}" for n, i in known.assigned.items()}
     if _is_vjp(call):
         primals = len(results)  # a VJP has one result for each argument of its function
         named = {i: f"primal_{i}" if i < primals else f"cotangent_{i - primals}" for i in named}
         results = {index: f"gradient_{index}" for index in results}
     named |= {index: name for index, (name, _) in parameters.items()}
+    named |= {index: known.variables[index] for index in known.assigned.values()}
     return _Names([named[i] for i in sorted(named)], [results[i] for i in sorted(results)])
 
 
@@ -208,7 +228,7 @@ def _is_vjp(call: CallModule) -> bool:
 def _prepare(call: CallModule, platform: Any, format_: ModelFormat) -> CallModule:
     """The call for one platform of one device, without calls of libraries."""
     if not isinstance(platform, str):
-        raise _no_platform(platform, f"{call.name} was lowered for {', '.join(call.platforms)}.")
+        raise no_platform(platform, f"{call.name} was lowered for {', '.join(call.platforms)}.")
     if not call.results:
         raise StructureError(
             f"{call.name} returns no array, and {format_.name} has at least one output. To do: "
@@ -222,119 +242,31 @@ def _prepare(call: CallModule, platform: Any, format_: ModelFormat) -> CallModul
     return run_passes(call, [select_platforms([platform]), lower_linalg(operations=True)])
 
 
-def _no_platform(platform: Any, known: str) -> PlatformError:
-    return PlatformError(f"platform is {platform!r}; expected the name of one. {known}")
-
-
-@dataclass(frozen=True, slots=True)
-class _KnownSource:
-    """A function as its source has it.
-
-    Attributes:
-        call: the function, with casts at its boundary.
-        exported: what can be differentiated; None for a module alone.
-        params: the pytree that is its first argument; None for none.
-        inputs: the names that a file or a module has for arguments, by their index.
-        outputs: the names that a file has for results, by their index.
-        state: the arguments that a call of a file assigns, by their index: they are inputs.
-    """
-
-    call: CallModule
-    exported: export.Exported | None
-    params: Any
-    inputs: Mapping[int, str] = field(default_factory=dict)
-    outputs: Mapping[int, str] = field(default_factory=dict)
-    state: frozenset[int] = frozenset()
-
-
-def _export(
-    model: Any, format_: ModelFormat, *, params: Any, args: Any, platform: Any
-) -> _KnownSource:
-    """Return a function or a module for one platform, exported as `bridge.save` does it."""
-    if isinstance(model, Mapping):
-        raise StructureError(
-            f"Expected one function, got a mapping of {len(model)}, and {format_.name} is a single "
-            "one. To do: pass one of them, and write a file for each."
-        )
-    if not isinstance(platform, str):
-        raise _no_platform(platform, "The function is lowered for it here.")
-    with refusing_unsortable_keys("params, args or what the function takes"):
-        traced = export_model(
-            model, params=params, args=args, platforms=[platform],
-            disabled_checks=format_.disabled_checks,
-        )  # fmt: skip
-    assert isinstance(traced.exported, export.Exported)
-    known = _of_exported(traced.exported, traced.params, format_)
-    first = len(tree_util.tree_leaves(traced.params))
-    return dataclasses.replace(known, inputs=dict(enumerate(traced.inputs or (), start=first)))
-
-
-def _read(source: Source, params: Any, format_: ModelFormat) -> _KnownSource:
-    if isinstance(source, CallModule):
-        return _KnownSource(with_signature(source), None, params)
-    if isinstance(source, export.Exported):
-        return _of_exported(source, params, format_)
-    if isinstance(source, str | os.PathLike):
-        path = Path(source)
-        if path.is_file():
-            return _read_file(path, params, format_)
-        source = LoadedModel(read(source))
-    if isinstance(source, LoadedModel):
-        source = _default_of(source)
-    bound = source.binding
-    inputs, outputs = (
-        {index: name for name, index in names.items()} for names in (bound.inputs, bound.outputs)
-    )
-    values = source.params if params is None else params
-    known = _of_exported(source.exported, values, format_)
-    state, new = _state_of(source)
+def _with_true(call: CallModule) -> CallModule:
+    """Return a call that returns true after what it returns."""
+    with open_module(call.module) as module:
+        main = find_main(module)
+        block = main.regions[0].blocks[0]
+        *_, last = block
+        types = [value.type for value in last.operands]
+        with last.location, ir.InsertionPoint(last):
+            true = ir.Attribute.parse("dense<true> : tensor<i1>")
+            made = ir.Operation.create(
+                "stablehlo.constant", [true.type], attributes={"value": true}
+            )
+            func.ReturnOp([*last.operands, made.result])
+        last.operation.erase()
+        with module.context:
+            takes = [argument.type for argument in block.arguments]
+            kind = ir.FunctionType.get(takes, [*types, true.type])
+            main.attributes["function_type"] = ir.TypeAttr.get(kind)
+        if "res_attrs" in main.attributes:
+            del main.attributes["res_attrs"]
+        artifact = serialize_module(module, read_artifact_version(call.module), mixed=True)
+    spec = TensorSpec((), dtype_from_name("bool", where=call.name), _UPDATED)
     return dataclasses.replace(
-        known, inputs=inputs | state, outputs=outputs | new, state=frozenset(state)
+        call, module=artifact, results=(*call.results, spec), exported=b"", trees=None
     )
-
-
-def _state_of(source: LoadedSignature) -> tuple[dict[int, str], dict[int, str]]:
-    """Return the names of the variables that a signature assigns, by argument and by result.
-
-    A model that is a pure function takes them as inputs, and returns their new values.
-    """
-    bound, names = source.binding, source.variable_names
-    leaves = {variable: leaf for leaf, variable in enumerate(bound.variables)}
-    assigned = {result: leaves[variable] for result, variable in bound.assigned.items()}
-    known = {leaf: names[leaf] or f"state_{leaf}" for leaf in assigned.values()}
-    return known, {result: f"new_{known[leaf]}" for result, leaf in assigned.items()}
-
-
-def _default_of(model: LoadedModel) -> LoadedSignature:
-    """Return the signature that is meant where none is named.
-
-    Raises:
-        StructureError: there are several, and none is the default one.
-    """
-    if len(model.signatures) > 1 and DEFAULT_SIGNATURE not in {*model.signatures, *model.others}:
-        keys = ", ".join(map(repr, model.signatures))
-        raise StructureError(
-            f"Which signature is meant? The model has {keys}, and no {DEFAULT_SIGNATURE!r}. To do: "
-            "name one, on the command line by --signature, in Python as "
-            "bridge.load(path).signatures[...]."
-        )
-    return model.default
-
-
-def _read_file(path: Path, params: Any, format_: ModelFormat) -> _KnownSource:
-    content = read_file(path, limit=_MAX_ARTIFACT_BYTES)
-    if is_mlir(content):
-        return _KnownSource(
-            call_of_file(path, content, prepare=cast_at_boundary, prepared=NARROW_TYPES),
-            None,
-            params,
-        )
-    exported = parse_exported(content, os.fspath(path), stand_ins=True)
-    return _of_exported(exported, params, format_)
-
-
-def _of_exported(exported: export.Exported, params: Any, format_: ModelFormat) -> _KnownSource:
-    return _KnownSource(_call_of(exported, format_), exported, params)
 
 
 def _vjp(exported: export.Exported, name: str) -> export.Exported:
@@ -349,16 +281,13 @@ def _vjp(exported: export.Exported, name: str) -> export.Exported:
         ) from error
 
 
-def _parameters(known: _KnownSource) -> dict[int, tuple[str, Array]]:
+def _parameters(known: KnownSource) -> dict[int, tuple[str, Array]]:
     """Return the name and array of each leaf of the parameters, by the index of its argument."""
     call = known.call
     leaves, tree = flatten(known.params, where="params")
-    names = unique_names("/".join(path) or "params" for path in key_names(tree))
     _check_structure(call, tree)
     parameters = {}
-    for index, (name, leaf) in enumerate(zip(names, leaves, strict=True)):
-        if index in known.state:
-            continue
+    for index, (name, leaf) in enumerate(zip(leaf_names(tree), leaves, strict=True)):
         spec = call.args[index]
         array = _to_array(leaf, name)
         # What JAX makes of a number, or of 64 bits while it has none.

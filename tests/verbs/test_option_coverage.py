@@ -57,6 +57,7 @@ TESTED = {
         "tests/bridge/litert/test_conversion_files.py": "model path params args signatures "
         "gradient_order platform inputs outputs verify overwrite",
         "tests/bridge/litert/test_quantization.py": "quantize calibration",
+        "tests/bridge/litert/worker/test_state_variables.py": "updates state",
     },
     "save_onnx": {
         TABLES: "model path params gradient_order external_data platform inputs outputs",
@@ -71,6 +72,7 @@ TESTED = {
         "tests/bridge/litert/test_conversion_files.py": "model params args signatures "
         "gradient_order platform inputs outputs verify",
         "tests/bridge/litert/test_quantization.py": "quantize calibration",
+        "tests/bridge/litert/worker/test_state_variables.py": "updates state",
     },
     "to_onnx": {
         "tests/bridge/onnx/test_onnx_model_saving.py": "exported params opset inputs outputs",

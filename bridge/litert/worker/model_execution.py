@@ -54,7 +54,7 @@ def missing_kernel(model: bytes) -> str:
 
 
 def describe_model(model: bytes) -> dict[str, Any]:
-    """Return the signatures of a flatbuffer, and how many operations of each kind it has."""
+    """Return the signatures and variables of a flatbuffer, and the number of its operations."""
     from ai_edge_litert import schema_py_generated as schema
 
     if model[4:8] != b"TFL3":
@@ -77,9 +77,38 @@ def describe_model(model: bytes) -> dict[str, Any]:
     dtypes = _names(schema.TensorType)
     return {
         "signatures": [_signature(one, graphs, dtypes) for one in signatures],
+        "variables": _variables(graphs, codes, dtypes),
         "operators": dict(sorted(counts.items())),
         "subgraphs": len(graphs),
     }
+
+
+def _variables(
+    graphs: Any, codes: list[str], dtypes: Mapping[int, str]
+) -> list[tuple[str, str, list[int]]]:
+    """Return the name, the dtype and the shape of what is assigned to each variable."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    found: dict[str, Any] = {}
+    for graph in graphs:
+        handles: dict[int, str] = {}
+        for operator in map(graph.Operators, range(graph.OperatorsLength())):
+            if codes[operator.OpcodeIndex()] == "VAR_HANDLE":
+                options, table = schema.VarHandleOptions(), operator.BuiltinOptions()
+                options.Init(table.Bytes, table.Pos)
+                handles[operator.Outputs(0)] = (options.SharedName() or b"").decode()
+            if codes[operator.OpcodeIndex()] == "ASSIGN_VARIABLE":
+                value = graph.Tensors(operator.Inputs(1))
+                found.setdefault(handles.get(operator.Inputs(0), "?"), value)
+    return [(name, *_spec(tensor, dtypes)) for name, tensor in found.items()]
+
+
+def _spec(tensor: Any, dtypes: Mapping[int, str]) -> tuple[str, list[int]]:
+    """Return the dtype and the shape of a tensor, in which sizes that vary are -1."""
+    shape = tensor.ShapeSignatureAsNumpy() if tensor.ShapeSignatureLength() else None
+    shape = tensor.ShapeAsNumpy() if shape is None and tensor.ShapeLength() else shape
+    sizes = [] if shape is None else [int(size) for size in shape]
+    return _DTYPES.get(dtypes[tensor.Type()], dtypes[tensor.Type()]), sizes
 
 
 def _names(enumeration: Any) -> dict[int, str]:
@@ -102,20 +131,11 @@ def _signature(signature: Any, graphs: Any, dtypes: Mapping[int, str]) -> dict[s
 
 
 def _tensors(maps: Any, graph: Any, order: list[int], dtypes: Mapping[int, str]) -> list[Any]:
-    """Return the name, the dtype and the shape of tensors, in the order of the subgraph.
-
-    The sizes that vary are -1.
-    """
+    """Return the name, the dtype and the shape of tensors, in the order of the subgraph."""
     found = [(one.TensorIndex(), one.Name().decode()) for one in maps]
     place = {index: n for n, index in reversed([*enumerate(order)])}
-    described = []
-    for index, name in sorted(found, key=lambda pair: place.get(pair[0], len(order))):
-        tensor = graph.Tensors(index)
-        shape = tensor.ShapeSignatureAsNumpy() if tensor.ShapeSignatureLength() else None
-        shape = tensor.ShapeAsNumpy() if shape is None and tensor.ShapeLength() else shape
-        sizes = [] if shape is None else [int(size) for size in shape]
-        described.append([name, _DTYPES.get(dtypes[tensor.Type()], dtypes[tensor.Type()]), sizes])
-    return described
+    ordered = sorted(found, key=lambda pair: place.get(pair[0], len(order)))
+    return [(name, *_spec(graph.Tensors(index), dtypes)) for index, name in ordered]
 
 
 _DTYPES = {"BOOL": "bool"} | {

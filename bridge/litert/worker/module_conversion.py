@@ -20,9 +20,15 @@ from bridge.litert.worker.implicit_broadcasts import leave_out_broadcasts
 from bridge.litert.worker.kernel_composites import put_kernels
 from bridge.litert.worker.loop_outlining import name_arguments, nested_operations, outline_loops
 from bridge.litert.worker.model_execution import describe_model, missing_kernel
+from bridge.litert.worker.state_variables import (
+    ENTRY,
+    EXPORTED_NAMES,
+    has_first_values,
+    keep_state,
+    with_resource_types,
+)
 from bridge.litert.worker.tensor_copies import separate_results
 
-_EXPORTED_NAMES, _ENTRY = "tf_saved_model.exported_names", "tf.entry_function"
 _MAX_LOCATION = 20_000  # characters
 _MAX_REFUSED = 5  # operations that are named
 # The dialects of what the exporter writes, and of what holds it.
@@ -54,7 +60,8 @@ def convert_modules(artifacts: list[bytes], names: Sequence[Mapping[str, Any]]) 
 
     Args:
         artifacts: the modules; the list is emptied.
-        names: the names of each: `signature`, `inputs` and `outputs`.
+        names: the names of each: `signature`, `inputs` and `outputs`, and the variables that it
+            `reads` and `assigns` instead of these.
 
     Raises:
         Refusal: something cannot be converted, or the runtime has no kernel for it.
@@ -65,6 +72,7 @@ def convert_modules(artifacts: list[bytes], names: Sequence[Mapping[str, Any]]) 
         try:
             modules = [_converted(artifacts.pop(0), given) for given in names]
             one = modules[0] if len(modules) == 1 else converter_api_ext.merge_modules(modules)
+            keep_state(one, names)
             _prepare_for_export(one)
         except (ir.MLIRError, RuntimeError, ValueError) as error:
             raise Refusal("; ".join(_errors(str(error)))) from error
@@ -72,6 +80,8 @@ def convert_modules(artifacts: list[bytes], names: Sequence[Mapping[str, Any]]) 
             model = bytes(converter_api_ext.export_flatbuffer_to_bytes(one.operation))
         except ValueError as error:
             raise _unwritten(one, str(error)) from error
+        if any(any(given["assigns"]) for given in names):
+            model = with_resource_types(model)
         if missing := missing_kernel(model):
             name = missing.removeprefix("STABLEHLO_").lower()
             raise Refusal("the runtime has no kernel for it", _found(one, [name]))
@@ -84,7 +94,7 @@ def _converted(artifact: bytes, names: Mapping[str, Any]) -> Any:
     module = stablehlo.deserialize_portable_artifact(ir.Context.current, artifact)
     main = ir.SymbolTable(module.operation)["main"].operation
     converter_api_ext.set_signature(main, names["signature"], names["inputs"], names["outputs"])
-    main.attributes[_ENTRY] = _tensor_names(names)
+    main.attributes[ENTRY] = _tensor_names(names)
     put_kernels(module)
     chain_branches(module)
     lower_dynamic_sizes(module)
@@ -119,9 +129,9 @@ def _prepare_for_export(module: Any) -> None:
     outline_loops(module)
     restore_scatter_regions(module)
     for number, function in enumerate(module.body):
-        if _EXPORTED_NAMES in function.attributes:
+        if EXPORTED_NAMES in function.attributes:
             separate_results(function.operation)
-        if _ENTRY not in function.attributes:
+        if ENTRY not in function.attributes:
             name_arguments(function.operation, number)
 
 
@@ -132,7 +142,12 @@ def _check_signatures(model: bytes, names: Sequence[Mapping[str, Any]]) -> None:
         for one in describe_model(model)["signatures"]
     }
     for given in names:
-        wanted = [sorted(given[key]) for key in ("inputs", "outputs")]
+        if has_first_values(given):
+            continue
+        wanted = [
+            sorted(name for name, other in zip(given[key], given[state], strict=True) if not other)
+            for key, state in (("inputs", "reads"), ("outputs", "assigns"))
+        ]
         has = found.get(given["signature"])
         if has is None or [*map(sorted, has)] != wanted:
             raise Refusal(f"signature {given['signature']!r} takes and returns {has}, not {wanted}")

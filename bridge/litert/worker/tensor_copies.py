@@ -14,7 +14,7 @@ _CONSTANTS = frozenset({"arith.constant", "tfl.pseudo_const", "tfl.pseudo_qconst
 
 
 def separate_results(function: Any) -> None:
-    """Let a signature return a copy of what is its argument, or another of its results.
+    """Let a signature return a copy of what is its argument, a variable, or another result.
 
     To the runtime's `CompiledModel`, and to what is built on it, a tensor has one buffer: a result
     that is something else, too, is not written there. The interpreter copies them. The context of
@@ -24,10 +24,14 @@ def separate_results(function: Any) -> None:
     last = block.operations[len(block.operations) - 1].operation
     seen = {*block.arguments}
     for number, value in enumerate(last.operands):
-        if value in seen:
+        if value in seen or _is_read(value):
             with last.location, ir.InsertionPoint(last):
                 last.operands[number] = copy_of(value)
         seen.add(value)
+
+
+def _is_read(value: Any) -> bool:
+    return not isinstance(value.owner, ir.Block) and value.owner.name == "tfl.read_variable"
 
 
 def copy_of(value: Any) -> Any:

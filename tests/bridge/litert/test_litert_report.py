@@ -59,6 +59,25 @@ def test_commands_of_a_model(folder, capsys):
     assert json.loads(capsys.readouterr().out)["litert"]
 
 
+def test_state_as_the_command_has_it(tmp_path, capsys):
+    saved, target = str(tmp_path / "saved"), str(tmp_path / "m.tflite")
+    options = {"params": {"n": np.float32(1)}, "args": "f32[2,3]", "updates": 0}
+    bridge.save(lambda p, x: ({"n": p["n"] + 1}, p["n"] * x), saved, **options)
+    assert main(["litert", saved, target]) == 0
+    assert "output_0: float32[2,3], assigns 1 variable" in capsys.readouterr().out
+    (variable,) = bridge.inspect(target).parameters
+    assert (variable.name, variable.dtype, variable.shape, variable.bytes) == (
+        "n",
+        "float32",
+        (),
+        4,
+    )
+    call = ["litert", saved, target, "--overwrite", "--no-verify", "--state", "arguments"]
+    assert main(call) == 0
+    assert "(n: float32[], x: float32[2,3]) -> new_n: float32[]" in capsys.readouterr().out
+    assert bridge.inspect(target).parameters == ()
+
+
 def test_the_options_of_litert(folder, capsys):
     source, target = str(folder / "saved"), str(folder / "one.tflite")
     options = ["--signature", "square", "--gradient-order", "1", "--no-verify"]
