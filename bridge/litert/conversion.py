@@ -73,7 +73,8 @@ def to_litert(
             default all; or the name of the only function, by default `serving_default`.
         gradient_order: how often each function is differentiated first: 0 is the function itself, 1
             its VJP, as for `bridge.save_onnx`.
-        platform: one of those that it was lowered for; a function is lowered for it here.
+        platform: one of those that it was lowered for; a function is lowered for it here. What the
+            model is compared with is the branches of this platform, run by JAX on the CPU.
         inputs: names for the inputs, as for `bridge.save`.
         outputs: the same for the results.
         quantize: `dynamic_int8` for weights of int8, which products take with inputs that are

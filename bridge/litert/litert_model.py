@@ -77,10 +77,10 @@ def bind_signatures(
             f"state is {state!r}; expected {' or '.join(map(repr, get_args(State)))}. To do: pass "
             "one of these."
         )
-    sources = _sources(model, signatures)
+    every, sources = _sources(model, signatures)
     positions = parse_updates(updates, model)
     is_by_key = isinstance(model, Mapping) and isinstance(args, Mapping) and bool(args)
-    is_by_key = is_by_key and args.keys() <= model.keys()
+    is_by_key = is_by_key and args.keys() <= every.keys()
     known = {
         key: read_source(
             source,
@@ -97,8 +97,8 @@ def bind_signatures(
             one,
             _LITERT,
             platform=platform,
-            inputs=names_of_signature(key, inputs, sources),
-            outputs=names_of_signature(key, outputs, sources),
+            inputs=names_of_signature(key, inputs, every),
+            outputs=names_of_signature(key, outputs, every),
             order=order,
             state=None if state == "arguments" or order else _variables_of(known.values()),
         )
@@ -123,8 +123,10 @@ def _variables_of(known: Collection[KnownSource]) -> set[str]:
     return names
 
 
-def _sources(model: Any, signatures: str | Sequence[str] | None) -> dict[str, Any]:
-    """Return the source of each signature."""
+def _sources(
+    model: Any, signatures: str | Sequence[str] | None
+) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """Return the source of each signature that there is, and of each that is taken."""
     wanted = [signatures] if isinstance(signatures, str) else signatures
     if isinstance(model, str | os.PathLike) and not Path(model).is_file():
         model = LoadedModel(read(model))
@@ -136,7 +138,8 @@ def _sources(model: Any, signatures: str | Sequence[str] | None) -> dict[str, An
                 f"signatures has {len(wanted)} names, and what was passed is one function. To do: "
                 "pass one name, or a mapping from names to functions."
             )
-        return {wanted[0] if wanted else DEFAULT_SIGNATURE: model}
+        alone = {wanted[0] if wanted else DEFAULT_SIGNATURE: model}
+        return alone, alone
     keys = list(model) if wanted is None else wanted
     missing = [key for key in keys if key not in model]
     if missing or not keys:
@@ -144,7 +147,7 @@ def _sources(model: Any, signatures: str | Sequence[str] | None) -> dict[str, An
             f"There is no signature {missing[0] if missing else 'at all'!r}; there are "
             f"{', '.join(map(repr, model)) or 'none'}. To do: name some of these."
         )
-    return {key: model[key] for key in keys}
+    return model, {key: model[key] for key in keys}
 
 
 def make_model(bound: Mapping[str, BoundCall], *, process: LiteRTProcess | None = None) -> bytes:

@@ -6,6 +6,7 @@ computes of them.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -136,10 +137,13 @@ def _reference(bound: BoundCall) -> _Reference:
     """Return the function of JAX.
 
     Of inputs by name, and values of variables that are not the first ones, it returns the outputs,
-    and the new values of what it assigns.
+    and the new values of what it assigns. A call for another platform runs on the CPU, with the
+    branches and without the libraries of that platform.
     """
-    exported = exported_from_call(bound.original)
-    function = jax.jit(call_flat(exported, name=bound.original.name))
+    call = bound.original
+    if "cpu" not in bound.call.platforms:
+        call = dataclasses.replace(bound.call, platforms=("cpu",), exported=b"")
+    function = jax.jit(call_flat(exported_from_call(call), name=call.name))
     parameters = {index: array for index, (_, array) in bound.parameters.items()}
 
     def run(
@@ -147,7 +151,7 @@ def _reference(bound: BoundCall) -> _Reference:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         leaves = dict(parameters) | {index: inputs[name] for index, name in bound.inputs.items()}
         leaves |= {i: state.get(name, array) for i, (name, array) in bound.state.items()}
-        results = function(*(leaves[index] for index in bound.original.kept))
+        results = function(*(leaves[index] for index in call.kept))
         arrays = [np.asarray(result) for result in results]
         returned = (arrays[index] for index in bound.returned)
         new = {name: arrays[index] for index, name in bound.assigned.items()}

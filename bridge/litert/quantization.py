@@ -85,8 +85,11 @@ def read_samples(calibration: Any, bound: Mapping[str, BoundCall]) -> Samples:
     """
     if isinstance(calibration, str | os.PathLike):
         calibration = _of_file(calibration, bound)
-    if not isinstance(calibration, Mapping) or not calibration.keys() <= bound.keys():
-        if len(bound) > 1:
+    is_by_key = isinstance(calibration, Mapping) and bool(calibration.keys() & bound.keys())
+    if is_by_key:
+        calibration = {key: calls for key, calls in calibration.items() if key in bound}
+    else:
+        if len(bound) > 1 or isinstance(calibration, Mapping):
             raise StructureError(
                 f"The model has the signatures {', '.join(bound)}. To do: pass calibration as a "
                 "mapping from these to the calls of each."
@@ -145,7 +148,13 @@ def _sample(call: Any, bound: BoundCall, key: str) -> dict[str, Array]:
             "do: pass an array for each, as a mapping from their names, or a tuple in this order."
         )
     specs = {name: bound.original.args[index] for index, name in bound.inputs.items()}
-    arrays = {name: np.asarray(call[name], specs[name].dtype.numpy) for name in names}
+    try:
+        arrays = {name: np.asarray(call[name], specs[name].dtype.numpy) for name in names}
+    except (TypeError, ValueError) as error:
+        raise StructureError(
+            f"An array in calibration for {key!r} cannot be read: {error}. To do: pass arrays of "
+            "numbers."
+        ) from error
     for name, array in arrays.items():
         shape = specs[name].shape or ()
         fits = array.ndim == len(shape) and all(
