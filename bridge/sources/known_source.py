@@ -1,4 +1,4 @@
-"""What a model is made of: a function, an `Exported`, or a file, as its source has it."""
+"""The source of a model: a function, an `Exported`, or a file, with its names and variables."""
 
 from __future__ import annotations
 

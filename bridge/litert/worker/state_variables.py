@@ -135,6 +135,6 @@ def with_resource_types(model: bytes) -> bytes:
     for graph in map(root.Subgraphs, range(root.SubgraphsLength())):
         for operator in map(graph.Operators, range(graph.OperatorsLength())):
             if root.OperatorCodes(operator.OpcodeIndex()).BuiltinCode() == handle:
-                table = graph.Tensors(operator.Outputs(0))._tab
+                table = graph.Tensors(operator.Outputs(0))._tab  # the accessors only read
                 made[table.Pos + table.Offset(_TENSOR_TYPE)] = schema.TensorType.RESOURCE
     return bytes(made)
