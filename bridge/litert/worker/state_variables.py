@@ -6,7 +6,7 @@ a function without arguments, which the first signature to run calls once; it is
 that returns them. A `CompiledModel` has the same variables.
 
 The exporter has no type for the handle of a variable, and takes an integer for one, as the kernels
-do; XNNPACK does not. So the type is written into the flatbuffer afterwards.
+do; XNNPACK does not. So the type is written into the flatbuffer afterwards (`with_resource_types`).
 
 It is a part of the program `bridge.litert.worker.worker_program`.
 """
@@ -21,8 +21,6 @@ from litert_converter.mlir import ir
 ENTRY = "tf.entry_function"
 EXPORTED_NAMES = "tf_saved_model.exported_names"
 _KINDS = ("reads", "assigns")
-# The place of `type` in the vtable of `Tensor`, as in the generated `Tensor.Type`.
-_TENSOR_TYPE = 6
 
 
 def keep_state(module: Any, names: Sequence[Mapping[str, Any]]) -> None:
@@ -123,18 +121,3 @@ def _keep_descriptions(function: Any, taken: Sequence[int], returned: Sequence[i
         listed = ir.StringAttr(entry[key]).value.split(",")
         names[key] = ir.StringAttr.get(",".join(listed[n] for n in kept))
     function.attributes[ENTRY] = ir.DictAttr.get(names)
-
-
-def with_resource_types(model: bytes) -> bytes:
-    """Return a flatbuffer whose handles of variables have the type of these."""
-    from ai_edge_litert import schema_py_generated as schema
-
-    made = bytearray(model)
-    root = schema.Model.GetRootAs(made, 0)
-    handle = schema.BuiltinOperator.VAR_HANDLE
-    for graph in map(root.Subgraphs, range(root.SubgraphsLength())):
-        for operator in map(graph.Operators, range(graph.OperatorsLength())):
-            if root.OperatorCodes(operator.OpcodeIndex()).BuiltinCode() == handle:
-                table = graph.Tensors(operator.Outputs(0))._tab  # the accessors only read
-                made[table.Pos + table.Offset(_TENSOR_TYPE)] = schema.TensorType.RESOURCE
-    return bytes(made)
