@@ -18,7 +18,7 @@ from tests.fuzzing.programs.program import Argument, Parameter, Program, Stateme
 from tests.fuzzing.programs.reducing import reduce
 from tests.fuzzing.programs.statements import STATEMENTS
 from tests.x64 import enable_x64
-from tests.xla_flags import UNOPTIMIZED, with_xla_flags
+from tests.xla_flags import VARIABLE
 
 PARTS, OF_A_PART = 6, 52
 # Of the documented limits: what is refused more often than this is worth a look.
@@ -32,7 +32,7 @@ def test_programs_are_right_or_refused(part, tmp_path, monkeypatch):
 
     LLVM does not optimize here; in `make fuzz` it does.
     """
-    monkeypatch.setenv("XLA_FLAGS", with_xla_flags(UNOPTIMIZED))
+    monkeypatch.setenv(VARIABLE, "1")
     records = campaign.campaign(
         "programs",
         tmp_path / "programs.jsonl",

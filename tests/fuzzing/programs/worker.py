@@ -17,6 +17,8 @@ import time
 from collections import Counter
 from typing import Any
 
+from tests.xla_flags import is_unoptimized, set_unoptimized
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
@@ -31,6 +33,8 @@ def _main() -> None:
     import jax
 
     jax.config.update("jax_enable_x64", x64 == "1")
+    if is_unoptimized():
+        set_unoptimized()
     suite = importlib.import_module(name)
     with os.fdopen(int(pipe), "w", buffering=1) as out:
 
