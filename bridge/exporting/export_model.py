@@ -21,7 +21,7 @@ from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import StructureError, naming
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
 
-__all__ = ["ExportedModel", "export_model"]
+__all__ = ["ExportedModel", "export_model", "is_exported"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,13 @@ def export_model(
         FormatError, OSError: a file holds no `Exported`, or cannot be read.
         Exception: what tracing it raises.
     """
-    if isinstance(model, Mapping) and not all(map(_is_exported, model.values())):
+    if isinstance(model, Mapping) and not all(map(is_exported, model.values())):
         return _export_each(
             model, params=params, trainable=trainable, inputs=inputs, args=args,
             platforms=platforms, disabled_checks=disabled_checks, constraints=constraints,
             updates=updates or {},
         )  # fmt: skip
-    if isinstance(model, Mapping) or _is_exported(model):
+    if isinstance(model, Mapping) or is_exported(model):
         _refuse_arguments(args=args, platforms=platforms, constraints=constraints or None)
         return ExportedModel(_read_each(model), params, trainable, inputs)
     if isinstance(model, (stages.Traced, stages.Lowered)):
@@ -130,7 +130,7 @@ def _export_each(
     by_key = isinstance(args, Mapping) and args.keys() <= models.keys() and bool(args)
     traced: dict[str, ExportedModel] = {}
     for key, model in models.items():
-        if not _is_exported(model):
+        if not is_exported(model):
             own = args.get(key) if by_key else args
             with naming(f"Signature {key!r}"):
                 own_updates = {key: updates[key]} if key in updates else {}
@@ -159,7 +159,7 @@ def _check_shared(key: str, params: Any, others: Any) -> None:
         )
 
 
-def _is_exported(model: Any) -> bool:
+def is_exported(model: Any) -> bool:
     """Return whether a model is exported already, here or in a file."""
     return isinstance(model, (export.Exported, str, os.PathLike))
 

@@ -18,7 +18,7 @@ from bridge.exporting.plain_parameters import with_counters
 from bridge.inspecting.written_file import TensorReport, WrittenSignature
 from bridge.litert.converter import SignatureModule, convert
 from bridge.litert.lowering.call_lowering import Places, lower_call
-from bridge.litert.lowering.lowering_table import LITERT_TABLE
+from bridge.litert.lowering.lowering_table import KERNEL_TABLE, LITERT_TABLE
 from bridge.litert.lowering.storage_dtypes import boundary_dtype
 from bridge.litert.worker_process import LiteRTProcess
 from bridge.loading.loaded import LoadedModel
@@ -170,7 +170,7 @@ def make_model(bound: Mapping[str, BoundCall], *, process: LiteRTProcess | None 
 
 def _module(key: str, bound: BoundCall, places: Places) -> SignatureModule:
     constants = {index: array for index, (_, array) in bound.parameters.items()}
-    lowered = lower_call(bound.call, constants, places, has_kernels=True)
+    lowered = lower_call(bound.call, constants, places, table=KERNEL_TABLE)
     free = sorted({*bound.inputs, *bound.state})
     results = range(len(bound.call.results))
     outputs = dict(zip(bound.returned, bound.outputs, strict=True))

@@ -24,6 +24,15 @@ _LOOP = "stablehlo.while"
 _FACTORIZATIONS = "linalg_"
 # The operations through which a constant reaches a comparison unchanged.
 _BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
+# Operations whose results are not negative.
+_MAGNITUDES = ("stablehlo.abs", "stablehlo.get_dimension_size")
+_SELECT = "stablehlo.select"
+# Operations whose results are not negative where their operands are not.
+_PRESERVING_SIGN = (
+    *_BROADCASTS, "stablehlo.add", "stablehlo.concatenate", "stablehlo.convert",
+    "stablehlo.divide", "stablehlo.dynamic_broadcast_in_dim", "stablehlo.maximum",
+    "stablehlo.minimum", "stablehlo.multiply", "stablehlo.remainder", "stablehlo.slice", _SELECT,
+)  # fmt: skip
 
 
 def conversion_faults(call: CallModule, module: Any) -> tuple[str, ...]:
@@ -117,7 +126,26 @@ def _is_remainder(operation: Any) -> bool:
     if operation.name != "stablehlo.remainder":
         return False
     dtype = element_dtype(tensor_type(str(operation.results[0].type)).element)
-    return dtype.kind != "u"
+    return dtype.kind != "u" and not all(map(_is_magnitude, operation.operands))
+
+
+def _is_magnitude(value: Any) -> bool:
+    """Return whether no element of a value is negative, for what is computed of its operands."""
+    pending, seen = [value], set[Any]()
+    while pending:
+        maker = getattr(pending.pop().owner, "operation", None)
+        if maker is None:
+            return False
+        if maker.name == "stablehlo.constant":
+            if (read_elements(maker) < 0).any():
+                return False
+        elif maker.name in _PRESERVING_SIGN:
+            chosen = list(maker.operands)[1 if maker.name == _SELECT else 0 :]
+            pending += [operand for operand in chosen if operand not in seen]
+            seen.update(chosen)
+        elif maker.name not in _MAGNITUDES:
+            return False
+    return True
 
 
 def _is_logical_shift(operation: Any) -> bool:

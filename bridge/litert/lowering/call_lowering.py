@@ -15,8 +15,9 @@ from jax import export, lax
 from bridge.core._jax import tracing_error_kind
 from bridge.core.narrowing import x64_if_needed
 from bridge.lifting.lifted_function import dtypes_of
+from bridge.lifting.lifting_table import LiftingTable
 from bridge.lifting.module_lifting import walk_module
-from bridge.litert.lowering.lowering_table import KERNEL_TABLE, LITERT_TABLE
+from bridge.litert.lowering.lowering_table import LITERT_TABLE
 from bridge.litert.lowering.storage_dtypes import boundary_dtype, storage_dtype
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.errors import DtypeError, UnsupportedError
@@ -66,7 +67,8 @@ def lower_call(
     parameters: Mapping[int, Any] | None = None,
     places: Places | None = None,
     *,
-    has_kernels: bool = False,
+    table: LiftingTable = LITERT_TABLE,
+    constraints: Sequence[str] = (),
 ) -> export.Exported:
     """Return what a call computes, of operations that LiteRT executes.
 
@@ -74,10 +76,11 @@ def lower_call(
         call: the call, for one platform.
         parameters: the arrays of arguments that are constants, by their index.
         places: gets the operations, under the numbers that are in the names of the lowered ones.
-        has_kernels: whether composites stand for kernels, which the process that converts knows.
+        table: the rules. With `KERNEL_TABLE` composites stand for kernels, which the process that
+            converts knows.
+        constraints: those of symbolic sizes.
     """
-    known_rules = KERNEL_TABLE if has_kernels else LITERT_TABLE
-    table = dataclasses.replace(known_rules, around=(places or Places()).scope)
+    table = dataclasses.replace(table, around=(places or Places()).scope)
     known = {} if parameters is None else parameters
     free = [spec for index, spec in enumerate(call.args) if index not in known]
 
@@ -98,7 +101,7 @@ def lower_call(
     _check_dtypes(call, free)
     with x64_if_needed(spec.dtype.name for spec in (*call.args, *call.results)):
         return export.export(jax.jit(lowered, keep_unused=True), platforms=["cpu"])(
-            *_avals_of(free)
+            *_avals_of(free, constraints)
         )
 
 
@@ -119,9 +122,11 @@ def _check_dtypes(call: CallModule, free: Sequence[TensorSpec]) -> None:
             )
 
 
-def _avals_of(specs: Sequence[TensorSpec]) -> list[jax.ShapeDtypeStruct]:
+def _avals_of(
+    specs: Sequence[TensorSpec], constraints: Sequence[str]
+) -> list[jax.ShapeDtypeStruct]:
     """Return the arguments of the model, whose sizes may be symbolic."""
-    scope = export.SymbolicScope()
+    scope = export.SymbolicScope(constraints)
     with limited_steps("to read the shapes of a call"):
         return [
             jax.ShapeDtypeStruct(

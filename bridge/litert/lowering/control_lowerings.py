@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -15,10 +16,33 @@ from bridge.lifting.lifted_operation import LiftedRegion, LiftingRule
 from bridge.litert.lowering.lowered_operation import LoweredOperation
 from bridge.litert.lowering.storage_dtypes import to_storage
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "RULES_WITHOUT_BRANCHES"]
 
 
-def _case(op: LoweredOperation) -> Any:
+# Runs the branch that a number chooses, or of two that a truth value chooses, the false one first.
+_Switch = Callable[[Any, Sequence[Callable[[], Any]]], Any]
+
+
+def _switch(chosen: Any, branches: Sequence[Callable[[], Any]]) -> Any:
+    if chosen.dtype == np.bool_:
+        return lax.cond(chosen, *reversed(branches))
+    return lax.switch(chosen, branches)
+
+
+def _switch_by_loops(chosen: Any, branches: Sequence[Callable[[], Any]]) -> Any:
+    """Return the results of a branch: each is a loop, of one step where it is chosen."""
+    results = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), jax.eval_shape(branches[0]))
+    for number, branch in enumerate(branches):
+
+        def step(_: Any, branch: Callable[[], Any] = branch) -> Any:
+            return jnp.asarray(False), branch()
+
+        is_chosen = lax.eq(chosen, jnp.full_like(chosen, number))
+        _, results = lax.while_loop(lambda carried: carried[0], step, (is_chosen, results))
+    return results
+
+
+def _case(op: LoweredOperation, switch: _Switch = _switch) -> Any:
     """Return the results of the branch that an index chooses; beyond the branches, of the last."""
     index, last = op.operands[0], len(op.regions) - 1
     if isinstance(index, (PlatformChoice, np.ndarray)):
@@ -27,20 +51,17 @@ def _case(op: LoweredOperation) -> Any:
         return op.regions[0].apply()
     chosen = op.array(0)
     if last == 1:  # what JAX makes of a condition: an index that is converted from it
-        return _one_of(lax.ne(chosen, jnp.zeros_like(chosen)), *reversed(op.regions))
-    beyond = lax.bitwise_or(chosen < 0, chosen > last)
-    chosen = jnp.where(beyond, np.int32(last), chosen)
-    return _without_tokens(op.regions, lambda branches: lax.switch(chosen, branches))
+        chosen = lax.ne(chosen, jnp.zeros_like(chosen))
+    else:
+        beyond = lax.bitwise_or(chosen < 0, chosen > last)
+        chosen = jnp.where(beyond, np.int32(last), chosen)
+    return _without_tokens(op.regions, lambda branches: switch(chosen, branches))
 
 
-def _if(op: LoweredOperation) -> Any:
+def _if(op: LoweredOperation, switch: _Switch = _switch) -> Any:
     if isinstance(op.operands[0], np.ndarray):
         return OF_JAX["stablehlo.if"].lift(op)
-    return _one_of(op.array(0), *op.regions)
-
-
-def _one_of(chosen: Any, then: LiftedRegion, other: LiftedRegion) -> Any:
-    return _without_tokens([then, other], lambda branches: lax.cond(chosen, *branches))
+    return _without_tokens(op.regions[::-1], lambda branches: switch(op.array(0), branches))
 
 
 def _without_tokens(regions: Sequence[LiftedRegion], run: Callable[[list[Any]], Any]) -> list[Any]:
@@ -86,4 +107,9 @@ RULES = {
     "stablehlo.case": LiftingRule(_case),
     "stablehlo.if": LiftingRule(_if),
     "stablehlo.while": LiftingRule(_while),
+}
+# Of a branch the converter in TensorFlow makes one that takes other values, at least in loops.
+RULES_WITHOUT_BRANCHES = {
+    "stablehlo.case": LiftingRule(lambda op: _case(op, _switch_by_loops)),
+    "stablehlo.if": LiftingRule(lambda op: _if(op, _switch_by_loops)),
 }

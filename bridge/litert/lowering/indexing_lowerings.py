@@ -9,7 +9,7 @@ operations of StableHLO alone in its region; `worker/conversion_corrections.py` 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -170,8 +170,10 @@ _OF_BOOLS = {
 }  # fmt: skip
 
 
-def _scatter(op: LoweredOperation) -> Any:
+def _scatter(op: LoweredOperation, kernels: Collection[str] = _SCATTERS) -> Any:
+    """Return arrays whose elements are combined with updates, by one of some kernels or a loop."""
     block, count = op.regions[0].block, len(op.operands) // 2
+    name = combiner_of(block) if count == 1 else ""
     values = [jnp.asarray(op.array(n)) for n in range(count)]
     updates = [jnp.asarray(op.array(n)) for n in range(count + 1, 2 * count + 1)]
     places = SlicePlaces.of_scatter(op)
@@ -199,7 +201,7 @@ def _scatter(op: LoweredOperation) -> Any:
     lines = [lax.transpose(update, order).reshape(-1, width) for update in updates]
     turned = (*indexed, *others)
     rows = [lax.transpose(value, turned).reshape(count_rows, width) for value in values]
-    made = _combined(op, rows, flat, lines, combiner_of(block) if count == 1 else "")
+    made = _combined(op, rows, flat, lines, name if name in kernels else "")
     back = [turned.index(axis) for axis in range(len(shape))]
     return [lax.transpose(one.reshape([shape[n] for n in turned]), back) for one in made]
 
@@ -319,5 +321,11 @@ RULES = {
         ("stablehlo.dynamic_update_slice", _dynamic_update_slice, ()),
         ("stablehlo.gather", _gather, ()),
         ("stablehlo.scatter", _scatter, ()),
+    )
+}
+# The converter in TensorFlow writes scatters that the runtime does not take, but for this one.
+RULES_WITHOUT_SCATTERS = {
+    "stablehlo.scatter": LiftingRule(
+        lambda op: _scatter(op, ("replace",)), OF_JAX["stablehlo.scatter"].attributes
     )
 }

@@ -12,7 +12,7 @@ from jax import export
 
 from bridge.litert.converter import SignatureModule, convert
 from bridge.litert.lowering.call_lowering import lower_call
-from bridge.litert.lowering.lowering_table import LITERT_TABLE
+from bridge.litert.lowering.lowering_table import KERNEL_TABLE, LITERT_TABLE
 from bridge.litert.runtime import Runtime
 from bridge.litert.worker_process import LiteRTProcess
 from xla_call_module.checks import DisabledCheck
@@ -63,7 +63,7 @@ class LiteRTCheck:
         checks = [DisabledCheck(f"custom_call:{name}") for name in LITERT_TABLE.custom_calls]
         call = from_exported(exported, disabled_checks=checks, carried=False)
         call = run_passes(call, [select_platforms(["cpu"]), lower_linalg(operations=True)])
-        lowered = lower_call(call, has_kernels=True)
+        lowered = lower_call(call, table=KERNEL_TABLE)
         module = SignatureModule(
             "serving_default",
             bytes(lowered.mlir_module_serialized),

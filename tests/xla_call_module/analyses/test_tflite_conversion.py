@@ -99,6 +99,20 @@ def test_nothing_is_said_of_what_converts_rightly(function):
     assert faults(export.export(jax.jit(function))(X)) == ()
 
 
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: lax.rem(jnp.abs(x), jnp.full_like(x, 1.5)), ()),
+        (lambda x: lax.rem(jnp.abs(x) * 2 + 1, jnp.abs(x) + 1), ()),
+        (lambda x: lax.rem(jnp.abs(x), jnp.full_like(x, -1.5)), ("remainder",)),
+        (lambda x: lax.rem(-jnp.abs(x), jnp.full_like(x, 1.5)), ("remainder",)),
+        (lambda x: lax.rem(jnp.abs(x) - 1, jnp.full_like(x, 1.5)), ("remainder",)),
+    ],
+)
+def test_a_remainder_is_right_where_nothing_is_negative(function, expected):
+    assert faults(export.export(jax.jit(function))(X)) == expected
+
+
 @pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated")
 @pytest.mark.parametrize("name", ["branch in a loop", "factorization", "remainder"])
 def test_the_converter_does_make_them(name, tmp_path):
