@@ -58,8 +58,9 @@ def to_litert(
     float32, bool and integers of up to 32 bits are themselves in the model. float16 is taken and
     returned as it is and computed in float32, rounded after each operation; bfloat16 and smaller
     floats are float32 at the boundary, integers of fewer than 8 bits are int8 or uint8. Complex
-    numbers may stand inside. Symbolic dimensions, such as a batch, are dynamic ones: the
-    interpreter is told their sizes by `resize_tensor_input`, which a signature runner does itself.
+    numbers are float32 with a last axis of real and imaginary part. Symbolic
+    dimensions, such as a batch, are dynamic ones: the interpreter is told their sizes by
+    `resize_tensor_input`, which a signature runner does itself.
 
     Args:
         model: what `bridge.to_onnx` takes: a function or a module, an `Exported`, what
@@ -101,7 +102,7 @@ def to_litert(
     Raises:
         UnsupportedError: an operation that LiteRT cannot execute, with its source line; or the
             runtime computes something else than JAX, with the inputs and the greatest difference.
-        DtypeError: elements that LiteRT does not have, such as complex inputs.
+        DtypeError: elements that LiteRT does not have, such as float64.
         StructureError: `params`, a name or a signature does not fit.
         MissingDependencyError: `litert-converter` or `ai-edge-litert` is not installed.
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge.litert.litert_model import make_model
+from bridge.litert.lowering.storage_dtypes import from_boundary
 from bridge.litert.model_verification import compare_model, given_trials
 from bridge.litert.worker_process import LiteRTProcess
 from bridge.sources.bound_call import BoundCall
@@ -146,8 +147,8 @@ def _differs(
             assigned={},
         )
         dtypes = {name: call.args[index].dtype.numpy for index, name in part.inputs.items()}
-        given = {**trial.inputs, **variables}
-        inputs = {name: array.astype(dtypes[name]) for name, array in given.items()}
+        passed = {name: from_boundary(array, dtypes[name]) for name, array in trial.inputs.items()}
+        inputs = {**passed, **variables}
         key = trial.signature
         model = make_model({key: part}, process=process)
         trials = list(given_trials({key: part}, {key: [inputs]}))

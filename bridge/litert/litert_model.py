@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -19,13 +20,14 @@ from bridge.inspecting.written_file import TensorReport, WrittenSignature
 from bridge.litert.converter import SignatureModule, convert
 from bridge.litert.lowering.call_lowering import Places, lower_call
 from bridge.litert.lowering.lowering_table import KERNEL_TABLE, LITERT_TABLE
-from bridge.litert.lowering.storage_dtypes import boundary_dtype
+from bridge.litert.lowering.storage_dtypes import at_boundary, boundary_dtype, boundary_shape
 from bridge.litert.worker_process import LiteRTProcess
 from bridge.loading.loaded import LoadedModel
 from bridge.sources.bound_call import BoundCall, bind_known
 from bridge.sources.known_source import KnownSource, ModelFormat, read_source
 from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.read import read
+from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError
 
@@ -92,7 +94,7 @@ def bind_signatures(
         )
         for key, source in sources.items()
     }
-    return {
+    bound = {
         key: bind_known(
             one,
             _LITERT,
@@ -104,6 +106,13 @@ def bind_signatures(
         )
         for key, one in known.items()
     }
+    for key, one in bound.items():
+        if "self" in one.inputs.values():
+            raise StructureError(
+                f"Signature {key!r} has an input 'self', which the interpreter in Python cannot be "
+                "given by name. To do: pass inputs=['another name']."
+            )
+    return bound
 
 
 def _variables_of(known: Collection[KnownSource]) -> set[str]:
@@ -186,7 +195,7 @@ def _module(key: str, bound: BoundCall, places: Places) -> SignatureModule:
 
 def _first_values(arrays: Mapping[str, Array]) -> SignatureModule:
     """Return the module that returns the first values of variables."""
-    given = [array.astype(boundary_dtype(array.dtype)) for array in arrays.values()]
+    given = [at_boundary(array) for array in arrays.values()]
     with x64_if_needed(array.dtype.name for array in given):
         made = export.export(jax.jit(lambda: list(map(jnp.asarray, given))), platforms=["cpu"])()
     return SignatureModule(
@@ -204,12 +213,20 @@ def written_signature(key: str, bound: BoundCall) -> WrittenSignature:
     return WrittenSignature(
         key=key,
         inputs=tuple(
-            TensorReport.of(name, call.args[index], used=index in call.kept)
+            _report(name, call.args[index], used=index in call.kept)
             for index, name in bound.inputs.items()
         ),
         outputs=tuple(
-            TensorReport.of(name, call.results[index])
+            _report(name, call.results[index])
             for index, name in zip(bound.returned, bound.outputs, strict=True)
         ),
         assigned=tuple(bound.assigned.values()),
     )
+
+
+def _report(name: str, spec: TensorSpec, *, used: bool = True) -> TensorReport:
+    """Return the report of an input or output, as the model takes or returns it."""
+    report = TensorReport.of(name, spec, used=used)
+    dtype = spec.dtype.numpy
+    shape = None if spec.shape is None else boundary_shape(spec.shape, dtype)
+    return dataclasses.replace(report, dtype=boundary_dtype(dtype).name, shape=shape)

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from bridge.core.probes import EDGES, GIVEN, HUGE, INF, RANDOM, SIZES, choose_sizes, draw
-from bridge.litert.lowering.storage_dtypes import boundary_dtype
+from bridge.litert.lowering.storage_dtypes import at_boundary
 from bridge.litert.runtime import Runtime
 from bridge.litert.worker_process import LiteRTProcess
 from bridge.loading.calling import call_flat
@@ -119,18 +119,14 @@ def _trial(
         signature=key,
         kind=kind,
         sizes=sizes,
-        inputs={name: _at_boundary(array) for name, array in inputs.items()},
+        inputs={name: at_boundary(array) for name, array in inputs.items()},
         differentiated=(),
         variables=(),
         outputs=tuple(expected),
         cotangents=(),
-        expected=({name: _at_boundary(array) for name, array in expected.items()},),
+        expected=({name: at_boundary(array) for name, array in expected.items()},),
         step=step,
     )
-
-
-def _at_boundary(array: Any) -> Any:
-    return np.asarray(array).astype(boundary_dtype(array.dtype))
 
 
 def _reference(bound: BoundCall) -> _Reference:

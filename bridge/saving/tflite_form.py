@@ -147,7 +147,7 @@ def _one_platform(exported: export.Exported) -> CallModule:
     checks = [DisabledCheck(f"custom_call:{name}") for name in TENSORFLOW_TABLE.custom_calls]
     call = from_exported(exported, disabled_checks=checks, carried=False)
     for spec in (*call.args, *call.results):
-        if boundary_dtype(spec.dtype.numpy) != spec.dtype.numpy and spec.dtype.numpy.kind != "c":
+        if boundary_dtype(spec.dtype.numpy) != spec.dtype.numpy:
             raise DtypeError(
                 f"{spec.path} of {call.name} is {spec.dtype.name}, and TFLite takes and returns no "
                 "such numbers. To do: pass and return float32 or int32; others may stand inside of "

@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 import bridge
-from bridge.litert.lowering.storage_dtypes import boundary_dtype
+from bridge.litert.lowering.storage_dtypes import at_boundary, from_boundary
 from bridge.litert.runtime import Runtime
 from tests.matrix import consumer
 from tests.matrix.case import Case
@@ -137,12 +137,13 @@ def _in_litert(case: Case, path: Path, calls: list[consumer.Call], tolerance: fl
 
         def run(arrays: list[np.ndarray[Any, Any]]) -> Mapping[str, Any]:
             given = {f"x{i}": _physical(a) for i, a in enumerate(arrays)}
-            boundary = {
-                name: array.astype(boundary_dtype(array.dtype))
-                for name, array in given.items()
-                if name in wanted
+            boundary = {name: at_boundary(array) for name, array in given.items() if name in wanted}
+            found = runtime.run(boundary, signature=_KEY)
+            dtypes = calls[0]["output"]
+            return {
+                name: from_boundary(array, dtypes[int(name.removeprefix("y"))].dtype)
+                for name, array in found.items()
             }
-            return runtime.run(boundary, signature=_KEY)
 
         return _judge(calls, tolerance, run)
 

@@ -18,7 +18,13 @@ from bridge.lifting.lifted_function import dtypes_of
 from bridge.lifting.lifting_table import LiftingTable
 from bridge.lifting.module_lifting import walk_module
 from bridge.litert.lowering.lowering_table import LITERT_TABLE
-from bridge.litert.lowering.storage_dtypes import boundary_dtype, storage_dtype
+from bridge.litert.lowering.storage_dtypes import (
+    ComplexParts,
+    boundary_dtype,
+    boundary_shape,
+    storage_dtype,
+    to_storage,
+)
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.errors import DtypeError, UnsupportedError
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
@@ -108,17 +114,10 @@ def lower_call(
 def _check_dtypes(call: CallModule, free: Sequence[TensorSpec]) -> None:
     """Refuse inputs and results of dtypes that nothing in LiteRT stands for."""
     for spec in (*free, *call.results):
-        dtype = spec.dtype.numpy
-        if dtype.kind == "c":
+        if storage_dtype(spec.dtype.numpy) is None:
             raise DtypeError(
-                f"{spec.path} of {call.name} is {dtype.name}, and LiteRT takes and returns no "
-                "complex numbers. To do: pass and return real and imaginary parts as two arrays; "
-                "complex numbers may stand inside of the function."
-            )
-        if storage_dtype(dtype) is None:
-            raise DtypeError(
-                f"{spec.path} of {call.name} is {dtype.name}, of which LiteRT computes nothing. To "
-                "do: export the function for float32."
+                f"{spec.path} of {call.name} is {spec.dtype.name}, of which LiteRT computes "
+                "nothing. To do: export the function for float32 or complex64."
             )
 
 
@@ -130,7 +129,8 @@ def _avals_of(
     with limited_steps("to read the shapes of a call"):
         return [
             jax.ShapeDtypeStruct(
-                parse_shape(spec.shape or (), scope=scope), boundary_dtype(spec.dtype.numpy)
+                boundary_shape(parse_shape(spec.shape or (), scope=scope), spec.dtype.numpy),
+                boundary_dtype(spec.dtype.numpy),
             )
             for spec in specs
         ]
@@ -138,12 +138,17 @@ def _avals_of(
 
 def _from_boundary(value: Any, dtype: np.dtype[Any]) -> Any:
     target = storage_dtype(dtype)
+    if dtype.kind == "c":
+        return ComplexParts(value[..., 0], value[..., 1])
     if dtype == np.uint32:
         return lax.bitcast_convert_type(value, np.int32)
     return value.astype(target)
 
 
 def _to_boundary(value: Any, dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "c":
+        parts = to_storage(value)
+        return jnp.stack([parts.real, parts.imag], axis=-1)
     value = jnp.asarray(value)
     if dtype == np.uint32:
         return lax.bitcast_convert_type(value, np.uint32)

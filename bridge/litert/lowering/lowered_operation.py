@@ -170,7 +170,8 @@ def kept(lift: Lift) -> Lift:
         real: Any = lift(_part(op, lambda parts: parts.real))
         imag: Any = lift(_part(op, lambda parts: parts.imag))
         if not isinstance(real, (list, tuple)):
-            return ComplexParts(real, imag)
+            # A size of an array is no part of it.
+            return ComplexParts(real, imag) if op.logical_dtype().kind == "c" else real
         return [
             ComplexParts(*pair) if op.logical_dtype(n).kind == "c" else pair[0]
             for n, pair in enumerate(zip(real, imag, strict=True))

@@ -5,11 +5,13 @@ bits are quantized numbers to most of its kernels, and unsigned ones have few. S
 is int32 everywhere in a model: with the value where int32 has it, and with the same bits where it
 has not (uint32). Small floats are float32, rounded after each operation. A complex number is a pair
 of float32 (`ComplexParts`). What a caller passes and gets has its own dtype as far as LiteRT has
-it.
+it; complex numbers are float32 with one dimension more, of real and imaginary part, since no kernel
+makes a complex tensor of its parts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +20,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from bridge.lifting.known_values import LiftedValue, as_array
+from xla_call_module.dtypes import Array
 
-__all__ = ["ComplexParts", "boundary_dtype", "integer_bits", "storage_dtype", "to_storage"]
+__all__ = [
+    "ComplexParts",
+    "at_boundary",
+    "boundary_dtype",
+    "boundary_shape",
+    "from_boundary",
+    "integer_bits",
+    "storage_dtype",
+    "to_storage",
+]
 
 # What LiteRT takes and returns.
 _BOUNDARY = frozenset({
@@ -81,6 +93,25 @@ def boundary_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
         kind = "uint" if dtype.name.startswith("u") else "int"
         return np.dtype(np.int64 if bits == 64 else f"{kind}8")
     return np.dtype(np.float32)
+
+
+def boundary_shape(shape: Sequence[Any], dtype: np.dtype[Any]) -> tuple[Any, ...]:
+    """Return the shape in which a model takes or returns an array of a shape and a dtype."""
+    return (*shape, 2) if dtype.kind == "c" else tuple(shape)
+
+
+def at_boundary(array: Array) -> Array:
+    """Return an array as a model takes or returns it."""
+    if array.dtype.kind == "c":
+        array = np.stack([array.real, array.imag], axis=-1)
+    return array.astype(boundary_dtype(array.dtype))
+
+
+def from_boundary(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Return what a model takes or returns in the dtype that it has in the module."""
+    if dtype.kind == "c":
+        array = array[..., 0] + 1j * array[..., 1]
+    return array.astype(dtype)
 
 
 def to_storage(value: LiftedValue) -> Any:

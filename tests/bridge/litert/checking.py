@@ -13,6 +13,7 @@ from jax import export
 from bridge.litert.converter import SignatureModule, convert
 from bridge.litert.lowering.call_lowering import lower_call
 from bridge.litert.lowering.lowering_table import KERNEL_TABLE, LITERT_TABLE
+from bridge.litert.lowering.storage_dtypes import at_boundary
 from bridge.litert.runtime import Runtime
 from bridge.litert.worker_process import LiteRTProcess
 from xla_call_module.checks import DisabledCheck
@@ -49,7 +50,7 @@ class LiteRTCheck:
     def run(self, function: Callable[..., Any], *arrays: Any) -> list[Any]:
         """Return the results of LiteRT."""
         model = self.model(function, *arrays)
-        feeds = {f"x{n}": _as_passed(np.asarray(array)) for n, array in enumerate(arrays)}
+        feeds = {f"x{n}": at_boundary(np.asarray(array)) for n, array in enumerate(arrays)}
         with Runtime(model, process=self._process) as runtime:
             results = runtime.run(feeds)
         return [results[f"y{n}"] for n in range(len(results))]
@@ -71,13 +72,6 @@ class LiteRTCheck:
             tuple(f"y{n}" for n in range(len(lowered.out_avals))),
         )
         return convert([module], process=self._process)
-
-
-def _as_passed(array: Any) -> Any:
-    """Return an array as a model takes it."""
-    if array.dtype.kind == "c":
-        return np.stack([array.real, array.imag], -1)
-    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
 def assert_same(got: Any, wanted: Any, *, relative: float) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from jax import export
 
 import bridge
-from bridge.litert.lowering.storage_dtypes import boundary_dtype
+from bridge.litert.lowering.storage_dtypes import at_boundary
 from bridge.litert.runtime import Runtime
 from bridge.litert.worker_process import LiteRTProcess
 from tests.bridge.lifting.harnesses import Outcome, harnesses
@@ -93,7 +93,7 @@ def _plain(leaf: Any) -> Any:
     array = np.asarray(leaf)
     if array.dtype == jax.dtypes.float0:
         return np.zeros(array.shape, bool)
-    return array if array.dtype.kind == "c" else array.astype(boundary_dtype(array.dtype))
+    return at_boundary(array)
 
 
 def _narrowed(leaf: Any) -> Any:
@@ -132,7 +132,55 @@ def judge(
         for got, wanted in zip(found, expected, strict=True)
         if (text := _difference(got, wanted, relative))
     ]
+    if wrong and _is_as_good(harness, found, expected):
+        return outcome("right", "another valid answer")
     return outcome("wrong", "; ".join(wrong)) if wrong else outcome("right")
+
+
+def _is_as_good(harness: Any, found: list[Any], expected: list[Any]) -> bool:
+    """Return whether results are others that mean the same.
+
+    Signs of singular vectors and eigenvectors are not determined, nor is the order of equal keys in
+    a sort that is not stable.
+    """
+    if harness.group_name == "sort" and not harness.params["is_stable"]:
+        keys = harness.params["num_keys"]
+        rows = [
+            sorted(zip(*(one.tolist() for one in every), strict=True))
+            for every in (found, expected)
+        ]
+        same = all(map(np.array_equal, found[:keys], expected[:keys]))
+        return same and found[0].ndim == 1 and rows[0] == rows[1]
+    if harness.group_name not in ("eigh", "svd") or len(found) == 1:
+        return False
+    matrices = [one for one in found if one.ndim == max(every.ndim for every in found)]
+    products = [_product_of(harness.group_name, every) for every in (found, expected)]
+    return (
+        all(map(_is_orthonormal, matrices))
+        and not _difference(products[0], products[1], _RELATIVE)
+        and not _difference(_values_of(found), _values_of(expected), _RELATIVE)
+    )
+
+
+def _values_of(results: list[Any]) -> Any:
+    return min(results, key=lambda one: one.ndim)
+
+
+def _product_of(name: str, results: list[Any]) -> Any:
+    """Return the matrices of which something are the factors."""
+    values = _values_of(results)
+    first, *rest = [one for one in results if one is not values]
+    last = rest[0] if name == "svd" else np.swapaxes(first, -1, -2)
+    count = values.shape[-1]
+    scaled = first[..., :count].astype(np.float64) * values[..., None, :]
+    return (scaled @ last[..., :count, :]).astype(np.float32)
+
+
+def _is_orthonormal(matrix: Any) -> bool:
+    """Return whether rows or columns, whichever are fewer, are orthonormal."""
+    tall = matrix if matrix.shape[-2] >= matrix.shape[-1] else np.swapaxes(matrix, -1, -2)
+    product = np.swapaxes(tall, -1, -2).astype(np.float64) @ tall
+    return bool(np.allclose(product, np.eye(tall.shape[-1]), atol=_RELATIVE))
 
 
 def _is_narrow(dtype: Any) -> bool:

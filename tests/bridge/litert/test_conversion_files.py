@@ -109,3 +109,13 @@ def test_inputs_that_nothing_uses_stay():
     gradient = bridge.to_litert(lambda x: x * 2, args="f32[2,3]", gradient_order=1)
     (found,) = run(gradient, **_inputs(gradient, "serving_default", X, X)).values()
     np.testing.assert_array_equal(found, X * 2)
+
+
+def test_an_input_that_python_cannot_pass_is_refused():
+    def doubled(self):
+        return self * 2
+
+    with pytest.raises(StructureError, match=r"input 'self'.*'another name'"):
+        bridge.to_litert(doubled, args="f32[3]", inputs=["self"])
+    model = bridge.to_litert(doubled, args="f32[3]", outputs=["self"])
+    np.testing.assert_array_equal(run(model, self_=X[0])["self"], X[0] * 2)

@@ -48,6 +48,20 @@ def test_the_operation_is_found(litert_process):
     assert first_difference(one, trial, process=litert_process) == ""
 
 
+def test_the_operation_is_found_where_inputs_are_complex(litert_process):
+    def turned(z):
+        return jnp.exp((z * (2 + 1j)).real + 1)
+
+    bound = bind_signatures(
+        turned, signatures=None, params=None, args="c64[40,30]",
+        platform="cpu", order=0, inputs=None, outputs=None,
+    )  # fmt: skip
+    ((_, one),) = bound.items()
+    trial = next(make_trials(bound))
+    assert trial.inputs["z"].shape == (40, 30, 2)
+    assert "stablehlo." in first_difference(one, trial, process=litert_process, tolerance=EXACT)
+
+
 def test_the_refusal_names_it():
     rows = [
         VerifyRow("f", "zeros", 0, 0.0, ""),

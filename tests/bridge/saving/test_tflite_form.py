@@ -283,7 +283,7 @@ REFUSED = {
         r"params\['b'\] has infinite elements",
     ),
     "bfloat16": ({"args": "bf16[3]"}, DtypeError, r"args\[1\] of .* is bfloat16"),
-    "complex": ({"args": "c64[3]"}, DtypeError, "complex64, and LiteRT takes and returns no"),
+    "complex": ({"args": "c64[3]"}, DtypeError, "complex64, and TFLite takes and returns no"),
 }  # fmt: skip
 
 

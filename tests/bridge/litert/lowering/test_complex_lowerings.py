@@ -8,6 +8,11 @@ import numpy as np
 import pytest
 from jax import lax
 
+import bridge
+from bridge.litert.runtime import Runtime
+from tests.x64 import enable_x64
+from xla_call_module.errors import DtypeError
+
 REAL, IMAG = (
     part.ravel().astype(np.float32)
     for part in np.meshgrid([0.5, -1.2, 3, 0, 2e-3, -4, 1e-9], [1.5, 0.3, 0, -2, 1e-4, 3])
@@ -54,3 +59,61 @@ def test_gradients_of_complex_numbers(check):
         return jnp.sum(jnp.exp(z).real * jnp.sin(z).imag)
 
     check(jax.grad(loss, argnums=(0, 1)), REAL, IMAG, relative=2e-5)
+
+
+def moved(z, x):
+    return {"m": jnp.abs(z), "p": z * x, "t": (z.T, z[None])}
+
+
+def test_complex_inputs_and_results_are_pairs(check):
+    check(moved, REAL.reshape(6, 7) + 1j * IMAG.reshape(6, 7), np.float32([1, -2, 3, 4, 5, 6, 7]))
+
+
+def test_pairs_have_symbolic_sizes_and_are_compared_again(tmp_path):
+    written = bridge.save_litert(moved, tmp_path / "model.tflite", args="c64[b,3], f32[3]")
+    (signature,) = written.signatures
+    shapes = {one.name: (one.dtype, one.shape) for one in (*signature.inputs, *signature.outputs)}
+    assert shapes == {
+        "z": ("float32", ("b", 3, 2)),
+        "x": ("float32", (3,)),
+        "m": ("float32", ("b", 3)),
+        "p": ("float32", ("b", 3, 2)),
+        "t_0": ("float32", (3, "b", 2)),
+        "t_1": ("float32", (1, "b", 3, 2)),
+    }
+    report = bridge.verify(tmp_path / "model.tflite")
+    assert report.passed
+    assert any("b=17" in row.inputs for row in report.rows)
+
+
+@pytest.mark.parametrize("quantize", ["float16", "dynamic_int8", "int8"])
+def test_pairs_are_calibrated_by_complex_numbers(quantize, tmp_path):
+    samples = [{"z": (REAL[:6] + 1j * IMAG[:6]).reshape(2, 3).astype(np.complex64)}]
+    weights = np.linspace(-1, 1, 600, dtype=np.float32).reshape(3, 200)
+    written = bridge.save_litert(
+        lambda z: z.real @ weights,
+        tmp_path / "model.tflite",
+        args="c64[2,3]",
+        quantize=quantize,
+        calibration=samples,
+    )
+    assert written.quantization.error < 0.05
+
+
+def test_a_gradient_of_complex_numbers_is_a_pair(litert_process):
+    z = (REAL + 1j * IMAG).astype(np.complex64)[:8]
+
+    def size(z):
+        return jnp.sum(jnp.abs(z * (1 + 2j)) ** 2)
+
+    model = bridge.to_litert(size, args="c64[8]", gradient_order=1)
+    with Runtime(model, process=litert_process) as runtime:
+        given = {"z": np.stack([z.real, z.imag], -1), "output_0_cotangent": np.float32(1)}
+        found = runtime.run(given)["z_gradient"]
+    expected = jax.grad(size)(z)
+    np.testing.assert_allclose(found, np.stack([expected.real, expected.imag], -1), rtol=1e-5)
+
+
+def test_complex_numbers_of_128_bits_are_refused():
+    with enable_x64(), pytest.raises(DtypeError, match=r"complex128.*float32 or complex64"):
+        bridge.to_litert(jnp.real, args="c128[3]")

@@ -29,6 +29,4 @@ def test_gradients_that_litert_runs_are_those_of_jax(litert_process):
     found = [
         judge(*example, litert_process) for example in itertools.islice(gradients(), 0, None, 3)
     ]
-    assert [one for one in found if one.verdict in ("wrong", "raised")] == []
-    refused = [one for one in found if one.verdict == "refused"]
-    assert all("no complex numbers" in one.reason for one in refused), refused
+    assert [one for one in found if one.verdict != "right"] == []

@@ -14,6 +14,7 @@ import pytest
 import bridge
 from bridge.litert.kept_probes import kept_probes
 from bridge.litert.runtime import Runtime
+from tests.x64 import enable_x64
 from xla_call_module.errors import DtypeError, StructureError, UnsupportedError
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
@@ -189,12 +190,28 @@ def test_every_dtype_and_what_changes_places(litert_process):
         state = jax.jit(advanced)(state)
 
 
-def test_what_no_variable_holds_is_refused():
-    def step(state, x):
-        return x, {"z": state["z"] * 2}
+def turned(state, x):
+    return x, {"z": state["z"] * state["z"].dtype.type(1j)}
 
-    with pytest.raises(DtypeError, match=r"complex64.*To do: pass and return real"):
-        bridge.to_litert(step, params={"z": np.complex64(1)}, args="f32[2]", updates=1)
+
+def test_a_complex_variable_is_its_parts(litert_process):
+    state = {"z": np.complex64([1 + 2j, 3])}
+    model = bridge.to_litert(
+        lambda state, x: ({"z": state["z"], "x": x}, turned(state, x)[1]),
+        params=state, args="f32[2]", updates=1,
+    )  # fmt: skip
+    with Runtime(model, process=litert_process) as runtime:
+        found = [runtime.run({"x": X[0, :2]})["z"] for _ in range(3)]
+    wanted = [state["z"] * 1j**step for step in range(3)]
+    np.testing.assert_array_equal(found, [np.stack([z.real, z.imag], -1) for z in wanted])
+
+
+def test_what_no_variable_holds_is_refused():
+    with (
+        enable_x64(),
+        pytest.raises(DtypeError, match=r"complex128.*To do: export the function for float32"),
+    ):
+        bridge.to_litert(turned, params={"z": np.complex128(1)}, args="f32[2]", updates=1)
 
 
 @pytest.fixture(scope="module")
