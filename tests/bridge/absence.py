@@ -15,6 +15,9 @@ from typing import Any
 
 from tests.policy.source import ROOT
 
+# Not the one of the fixture `preloaded`, which has TensorFlow imported.
+_PYTHON = sys.executable
+
 
 class _Blocker:
     """An import hook: some packages are not installed, and it is noted who looks for them."""
@@ -85,9 +88,8 @@ from tests.bridge.absence import {context}
 with {context}():
     exec({code!r})
 """
-    # Not the process of the fixture `preloaded`, which has TensorFlow imported.
     done = subprocess.run(
-        [sys.executable, *options, "-c", source, *map(str, arguments)],
+        [_PYTHON, *options, "-c", source, *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, **environment},
         capture_output=True,

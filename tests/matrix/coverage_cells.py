@@ -60,6 +60,10 @@ def measure(case: Case, folder: Path, column: str) -> Answer:
         return "failed", f"{type(error).__name__}: {error}"
 
 
+# The elements of which ONNX Runtime has no arrays of numpy.
+_WITHOUT_ARRAYS = ("tensor(bfloat16", "tensor(float8")
+
+
 def _judge(
     calls: list[consumer.Call],
     tolerance: float,
@@ -118,6 +122,9 @@ def _in_onnx(case: Case, path: Path, calls: list[consumer.Call], tolerance: floa
     )
     taken = {value.name: value.type for value in session.get_inputs()}
     names = [value.name for value in session.get_outputs()]
+    kinds = {*taken.values(), *(value.type for value in session.get_outputs())}
+    if narrow := [kind for kind in sorted(kinds) if kind.startswith(_WITHOUT_ARRAYS)]:
+        return "absent", f"ONNX Runtime takes and returns no arrays of {narrow[0]} in Python"
 
     def run(arrays: list[np.ndarray[Any, Any]]) -> dict[str, Any]:
         feeds = {f"x{i}": onnxruntime.OrtValue.ortvalue_from_numpy(a) for i, a in enumerate(arrays)}

@@ -24,7 +24,13 @@ from xla_call_module.pytrees.node_classes import (
     path_of,
     public_path,
 )
-from xla_call_module.pytrees.tree_nodes import LEAF, MAX_WRITTEN_DEPTH, TreeNode, Trees
+from xla_call_module.pytrees.tree_nodes import (
+    LEAF,
+    MAX_TREE_DEPTH,
+    MAX_WRITTEN_DEPTH,
+    TreeNode,
+    Trees,
+)
 
 __all__ = [
     "LEAF_MAKERS",
@@ -77,9 +83,9 @@ def describe_registered(tree: Any, depth: int = 0) -> TreeNode:
         UnsupportedError: a class is not registered for serialization, or its function fails; a key
             of a dict is no text; it is too deep.
     """
-    if depth > MAX_WRITTEN_DEPTH:
+    if depth > MAX_TREE_DEPTH:
         raise UnsupportedError(
-            f"A pytree is more than {MAX_WRITTEN_DEPTH} levels deep. To do: nest it less deep."
+            f"A pytree is more than {MAX_TREE_DEPTH} levels deep. To do: nest it less deep."
         )
     if (data := tree.node_data()) is None:
         return LEAF

@@ -153,7 +153,10 @@ def absolute(value: ComplexParts) -> Any:
     real, imag = jnp.abs(value.real), jnp.abs(value.imag)
     large, small = jnp.maximum(real, imag), jnp.minimum(real, imag)
     ratio = small / jnp.where(large == 0, 1.0, large)
-    return jnp.where(large == np.inf, large, large * jnp.sqrt(1 + ratio * ratio))
+    size = jnp.where(large == np.inf, large, large * jnp.sqrt(1 + ratio * ratio))
+    # The maximum of NaN and a number is the number in some kernels.
+    total = real + imag
+    return jnp.where((total != total) & (large != np.inf), total, size)
 
 
 def _negate(value: ComplexParts) -> ComplexParts:

@@ -10,11 +10,12 @@ stays a quotient, since XNNPACK's is NaN for numbers such as 1e38.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import jax
 import numpy as np
-from jax import lax
+from jax import export, lax
 
 from bridge.lifting.lifted_operation import Lift, LiftingRule
 from bridge.lifting.reduction_primitives import reducer_of
@@ -23,7 +24,7 @@ from bridge.litert.lowering.storage_dtypes import to_storage
 from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.modules import tensor_type
 
-__all__ = ["with_kernels"]
+__all__ = ["has_symbolic_composites", "with_kernels"]
 
 _BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
 
@@ -48,10 +49,23 @@ _softmax: Callable[[Any], Any] = lax.composite(
 )
 
 
+@cache
+def has_symbolic_composites() -> bool:
+    """Return whether JAX lowers composites of symbolic sizes: 0.12 does, and 0.10 does not."""
+    sizes = export.symbolic_shape("b")
+    try:
+        export.export(jax.jit(_softmax))(jax.ShapeDtypeStruct(sizes, np.float32))
+    except ValueError:
+        return False
+    return True
+
+
 def _softmax_operand(op: LoweredOperation) -> Any:
     """Return x of exp(x - max(x)) / sum(exp(x - max(x))) along the last dimension; None if not."""
     kind = tensor_type(str(op.raw.results[0].type))
     if kind.element != "f32" or not kind.shape or 0 in kind.shape:
+        return None
+    if None in kind.shape and not has_symbolic_composites():
         return None
     powers, total = op.raw.operands
     exponential = maker_of(powers)

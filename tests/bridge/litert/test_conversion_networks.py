@@ -85,7 +85,7 @@ def test_state_is_passed_in_and_out(tmp_path, litert_process):
 
     state = {"count": jnp.int32(0), "mean": jnp.float32(0)}
     bridge.save(step, tmp_path / "model", params=state, updates=0, args="f32[3]")
-    written = bridge.save_litert(tmp_path / "model", tmp_path / "model.tflite")
+    written = bridge.save_litert(tmp_path / "model", tmp_path / "model.tflite", state="arguments")
     (signature,) = written.signatures
     assert [one.name for one in signature.inputs] == ["count", "mean", "x"]
     assert [one.name for one in signature.outputs] == ["new_count", "new_mean", "output_0"]
