@@ -285,9 +285,9 @@ def _measure(
 def _right_digits(results: Sequence[Array], expected: Sequence[Array]) -> float:
     """Return to how many decimal digits all results are right; 17 where they are equal."""
     digits = [_MAX_DIGITS]
-    for found, wanted in zip(results, expected, strict=True):
-        if found.shape != wanted.shape:
+    for result, wanted in zip(results, expected, strict=True):
+        if result.shape != wanted.shape:
             return 0.0
-        error = greatest_error(np.asarray(found).astype(wanted.dtype), wanted)
+        error = greatest_error(np.asarray(result).astype(wanted.dtype), wanted)
         digits.append(min(_MAX_DIGITS, -math.log10(error)) if error else _MAX_DIGITS)
     return max(0.0, min(digits))

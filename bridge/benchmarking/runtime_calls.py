@@ -67,8 +67,8 @@ def _tensorflow(request: Request, arrays: Arrays) -> Call:
     tensors = {name: tf.cast(array, specs[name].dtype) for name, array in arrays.items()}
 
     def call(_: Any = loaded) -> list[Any]:  # its variables live as long as it does
-        found = function(**tensors)
-        return [found[name].numpy() for name in request["outputs"]]
+        results = function(**tensors)
+        return [results[name].numpy() for name in request["outputs"]]
 
     return call
 
@@ -93,8 +93,8 @@ def _litert(request: Request, arrays: Arrays) -> Call:
     runner = Interpreter(request["path"], num_threads=1).get_signature_runner(request["signature"])
 
     def call() -> list[Any]:
-        found = runner(**arrays)
-        return [found[name] for name in request["outputs"]]
+        results = runner(**arrays)
+        return [results[name] for name in request["outputs"]]
 
     return call
 

@@ -167,6 +167,12 @@ PARAMS_SEPARATOR: Mapping[str, Any] = {
     "help": "the sign at which the keys of the file are split",
 }
 _SHARED: Mapping[str, Mapping[str, Any]] = {
+    "artifact": {
+        "flag": "artifact",
+        "metavar": "SAVEDMODEL_OR_ARTIFACT",
+        "type": expand_home,
+        "help": "the folder of a SavedModel, or the file of a serialized Exported or of StableHLO",
+    },
     "base_path": {
         "flag": "base_path",
         "metavar": "BASE",
@@ -186,6 +192,7 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
     "params_key": {**PARAMS_KEY, "default": None},
     "params_separator": {**PARAMS_SEPARATOR, "default": None},
     "path": {"flag": "path", "type": expand_home, "help": "the folder with saved_model.pb"},
+    "platform": {"default": "cpu", "help": "one of those that it was lowered for"},
     "platforms": {
         "metavar": "NAMES",
         "type": to_parts,
@@ -197,6 +204,13 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
         "type": expand_home,
         "default": None,
         "help": "the Python of another environment with TensorFlow",
+    },
+    "vjp_order": {
+        "flag": "--gradient-order",
+        "type": int,
+        "default": 0,
+        "metavar": "N",
+        "help": "1 for the VJP, and so on",
     },
 }
 

@@ -242,23 +242,11 @@ def _run_manifest(options: argparse.Namespace) -> int:
 
 
 def _add_onnx(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source",
-        metavar="SAVEDMODEL_OR_ARTIFACT",
-        type=expand_home,
-        help="the folder of a SavedModel, or the file of a serialized Exported or of StableHLO",
-    )
+    add_arguments(parser, "artifact")
     parser.add_argument("target", metavar="OUT.onnx", type=expand_home, help="the file to write")
     parser.add_argument("--signature", metavar="KEY", help="the signature, if not the default")
     parser.add_argument("--opset", type=int, help="the version of ONNX's operations")
-    parser.add_argument("--platform", default="cpu", help="one of those that it was lowered for")
-    parser.add_argument(
-        "--gradient-order",
-        type=int,
-        default=0,
-        metavar="N",
-        help="1 for the VJP, and so on",
-    )
+    add_arguments(parser, "platform", "vjp_order")
     parser.add_argument(
         "--external-data",
         choices=("auto", "yes", "no"),
@@ -273,7 +261,7 @@ def _run_onnx(options: argparse.Namespace) -> int:
     from bridge.load import load
     from bridge.onnx.conversion import save_onnx
 
-    source = options.source
+    source = options.artifact
     apart: dict[str, str | bool] = {"auto": "auto", "yes": True, "no": False}
     if options.signature is not None:
         signatures = load(source).signatures
@@ -286,7 +274,7 @@ def _run_onnx(options: argparse.Namespace) -> int:
     written = save_onnx(
         source,
         options.target,
-        gradient_order=options.gradient_order,
+        gradient_order=options.vjp_order,
         external_data=apart[options.external_data],
         platform=options.platform,
         opset=options.opset,
@@ -297,12 +285,7 @@ def _run_onnx(options: argparse.Namespace) -> int:
 
 
 def _add_litert(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source",
-        metavar="SAVEDMODEL_OR_ARTIFACT",
-        type=expand_home,
-        help="the folder of a SavedModel, or the file of a serialized Exported or of StableHLO",
-    )
+    add_arguments(parser, "artifact")
     parser.add_argument("target", metavar="OUT.tflite", type=expand_home, help="the file to write")
     parser.add_argument(
         "--signature",
@@ -310,14 +293,7 @@ def _add_litert(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="a signature of the SavedModel, several times for several; by default all",
     )
-    parser.add_argument("--platform", default="cpu", help="one of those that it was lowered for")
-    parser.add_argument(
-        "--gradient-order",
-        type=int,
-        default=0,
-        metavar="N",
-        help="1 for the VJP, and so on",
-    )
+    add_arguments(parser, "platform", "vjp_order")
     parser.add_argument(
         "--quantize",
         choices=("dynamic_int8", "float16", "int8"),
@@ -346,10 +322,10 @@ def _run_litert(options: argparse.Namespace) -> int:
     from bridge.litert.conversion import save_litert
 
     written = save_litert(
-        options.source,
+        options.artifact,
         options.target,
         signatures=options.signature,
-        gradient_order=options.gradient_order,
+        gradient_order=options.vjp_order,
         platform=options.platform,
         quantize=options.quantize,
         calibration=options.calibration,

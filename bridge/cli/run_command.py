@@ -100,12 +100,12 @@ def _read_value(name: str, value: str) -> Array:
     if value.endswith((".npy", ".json")):
         return read_array(path)
     if value.endswith(".npz"):
-        found = read_arrays(path)
-        if name in found or len(found) == 1:
-            return found.get(name, next(iter(found.values())))
+        arrays = read_arrays(path)
+        if name in arrays or len(arrays) == 1:
+            return arrays.get(name, next(iter(arrays.values())))
         raise StructureError(
-            f"{value} has the arrays {', '.join(found) or 'none'}, and none is {name}. To do: pass "
-            f"the whole file, as --input {value}."
+            f"{value} has the arrays {', '.join(arrays) or 'none'}, and none is {name}. To do: "
+            f"pass the whole file, as --input {value}."
         )
     if not (value[:1].isdigit() or value[:1] in {"[", '"', "-"} or value in {"true", "false"}):
         raise StructureError(

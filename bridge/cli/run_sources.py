@@ -165,8 +165,8 @@ def _of_exported(exported: export.Exported) -> Runnable:
                 f"{exported.nr_devices} device(s): {quote(error)}. To do: run it where it was "
                 "exported for."
             ) from error
-        found = output_names(call.name, call, None)
-        return _to_arrays(dict(zip(found, tree_util.tree_leaves(results), strict=True)))
+        keys = output_names(call.name, call, None)
+        return _to_arrays(dict(zip(keys, tree_util.tree_leaves(results), strict=True)))
 
     return Runnable(
         name=call.name,
@@ -215,13 +215,13 @@ def _of_onnx(path: str) -> Runnable:
 
     def call(arrays: Mapping[str, Array]) -> dict[str, Array]:
         try:
-            found: Sequence[Any] = session.run(None, dict(arrays))
+            results: Sequence[Any] = session.run(None, dict(arrays))
         except Exception as error:
             raise InteropError(
                 f"onnxruntime does not run {path}: {quote(error)}. To do: pass arrays that it "
                 "takes."
             ) from error
-        return {name: np.asarray(value) for name, value in zip(outputs, found, strict=True)}
+        return {name: np.asarray(value) for name, value in zip(outputs, results, strict=True)}
 
     return Runnable(
         name=Path(path).stem,

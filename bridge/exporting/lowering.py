@@ -158,11 +158,11 @@ def refuse_static(
         StructureError: there is one.
     """
     positions, names = static
-    found = [(f"args[{i}]", i) for i in positions if -len(args) <= i < len(args)]
-    found += [(f"kwargs[{name!r}]", -1) for name in names if name in kwargs]
-    if not found:
+    positions_by_path = [(f"args[{i}]", i) for i in positions if -len(args) <= i < len(args)]
+    positions_by_path += [(f"kwargs[{name!r}]", -1) for name in names if name in kwargs]
+    if not positions_by_path:
         return
-    where, position = found[0]
+    where, position = positions_by_path[0]
     parameter = "value"
     with contextlib.suppress(TypeError, ValueError):  # of a builtin, which tells nothing
         parameters = [*inspect.signature(fun).parameters.values()][: len(args)]

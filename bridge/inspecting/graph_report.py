@@ -169,15 +169,15 @@ def operations_behind_signatures(
     library = meta_graph.graph_def.library
     bodies = {function.signature.name: function.node_def for function in library.function}
     below = {name: called_functions(nodes, bodies) for name, nodes in bodies.items()}
-    found: dict[str, Counter[str]] = {}
+    operations: dict[str, Counter[str]] = {}
     for key, definition in sorted(meta_graph.signature_def.items()):
         if key in known or key.startswith(INTERNAL_SIGNATURE):
             continue
         nodes = _behind(meta_graph.graph_def.node, definition)
         reached = _reached(called_functions(nodes, bodies), below)
         several = [nodes, *(bodies[name] for name in reached)]
-        found[key] = Counter(str(node.op) for nodes in several for node in nodes)
-    return found
+        operations[key] = Counter(str(node.op) for nodes in several for node in nodes)
+    return operations
 
 
 def _served(folder: ModelFolder) -> Proto:
@@ -191,13 +191,13 @@ def _behind(nodes: Sequence[Proto], definition: Proto) -> list[Proto]:
     """Return the nodes of the main graph that the outputs of a signature depend on."""
     by_name = {node.name: node for node in nodes}
     pending = [_node_of(info.name) for info in definition.outputs.values()]
-    found: dict[str, Proto] = {}
+    functions: dict[str, Proto] = {}
     while pending:
         name = pending.pop()
-        if name in by_name and name not in found:
-            found[name] = by_name[name]
+        if name in by_name and name not in functions:
+            functions[name] = by_name[name]
             pending.extend(_node_of(reference) for reference in by_name[name].input)
-    return [*found.values()]
+    return [*functions.values()]
 
 
 def _node_of(reference: str) -> str:

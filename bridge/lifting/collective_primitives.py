@@ -70,14 +70,14 @@ def _match(
     """Return the axes along which each group of devices lies, in the order of its members."""
     wanted = sorted(groups)
     fitting = (names for names in _choices(mesh, axes) if _groups_along(mesh, names) == wanted)
-    found = next(fitting, None)
-    if found is None:
+    match = next(fitting, None)
+    if match is None:
         op.refuse(
             f"its groups of devices {str(wanted)[:200]} lie along no axes of jax.shard_map, which "
             f"has {', '.join(axes)} on the mesh {mesh}",
             "call the collective with names of axes, without axis_index_groups",
         )
-    return tuple(axes[name] for name in found)
+    return tuple(axes[name] for name in match)
 
 
 def _choices(mesh: Mesh, axes: Mapping[str, ShardAxis]) -> Iterator[tuple[str, ...]]:
@@ -147,9 +147,9 @@ def _extreme(name: str, names: tuple[str, ...]) -> Callable[[Any], Any]:
 
     def derivative(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
         (array,), (tangent,) = primals, tangents
-        found = extreme(array)
-        has = (array == found).astype(tangent.dtype)
-        return found, lax.psum(has * tangent, names) / lax.psum(has, names)
+        extremum = extreme(array)
+        has = (array == extremum).astype(tangent.dtype)
+        return extremum, lax.psum(has * tangent, names) / lax.psum(has, names)
 
     extreme.defjvp(derivative)
     function: Callable[[Any], Any] = extreme
@@ -274,13 +274,13 @@ def _collective_permute(op: LiftedOperation) -> Any:
     wanted = {(source, target) for source, target in pairs}
     tried = ((names, _pairs_along(mesh, names, wanted)) for names in _choices(mesh, axes))
     fitting = ((names, along) for names, along in tried if along is not None)
-    found = next(fitting, None)
-    if found is None:
+    match = next(fitting, None)
+    if match is None:
         op.refuse(
             f"its pairs of devices {str(sorted(wanted))[:200]} are along no axes of jax.shard_map, "
             f"which has {', '.join(axes)} on the mesh {mesh}"
         )
-    names, pairs_along = found
+    names, pairs_along = match
     return _permuted(op.array(0), [axes[name] for name in names], pairs_along)
 
 

@@ -357,8 +357,8 @@ def _by_endings(
         made = _made_of(operation, inputs, order, functions)
         call = ComposedCall(name, made, inputs)
         types = {value.type for value in (*inputs, *operation.results)}
-        if made and len(types) == 1 and (found := _checked(call, functions)) is not None:
-            yield found
+        if made and len(types) == 1 and (function := _checked(call, functions)) is not None:
+            yield function
             return
 
 
@@ -366,19 +366,19 @@ def _made_of(
     operation: Any, inputs: Sequence[Any], order: Mapping[Any, int], functions: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     """Return the operations between inputs and a result, in order; none if it has other inputs."""
-    found = {operation}
+    operations = {operation}
     pending = [operation]
     while pending:
         for operand in without_sizes(pending.pop(), functions):
             maker = getattr(operand.owner, "operation", operand.owner)
             if operand in inputs or getattr(maker, "name", "") == "stablehlo.constant":
                 continue
-            if maker not in order or len(maker.regions) or len(found) > _MAX_OPERATIONS:
+            if maker not in order or len(maker.regions) or len(operations) > _MAX_OPERATIONS:
                 return ()
-            if maker not in found:
-                found.add(maker)
+            if maker not in operations:
+                operations.add(maker)
                 pending.append(maker)
-    return tuple(sorted(found, key=order.__getitem__))
+    return tuple(sorted(operations, key=order.__getitem__))
 
 
 def _by_structure(operation: Any, functions: Mapping[str, Any]) -> Iterator[ComposedCall]:

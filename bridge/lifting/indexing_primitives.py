@@ -16,7 +16,7 @@ from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, Lifti
 from xla_call_module.stablehlo.combiners import block_dtypes, combiner_of
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "SCATTERS", "SCATTERS_OF_BOOLS"]
 
 
 def _vectors(places: SlicePlaces, indices: Any) -> Any:
@@ -61,7 +61,7 @@ def _gather_numbers(places: SlicePlaces) -> lax.GatherDimensionNumbers:
 
 
 # The functions of `jax.lax` for what a scatter does with an element and an update.
-_SCATTERS: Mapping[str, Callable[..., Any]] = {
+SCATTERS: Mapping[str, Callable[..., Any]] = {
     "add": lax.scatter_add,
     "maximum": lax.scatter_max,
     "minimum": lax.scatter_min,
@@ -70,15 +70,15 @@ _SCATTERS: Mapping[str, Callable[..., Any]] = {
     "subtract": lax.scatter_sub,
 }
 
-# The same of booleans.
-_SCATTERS_OF_BOOLS: Mapping[str, Callable[..., Any]] = {
-    "add": lax.scatter_max,
-    "and": lax.scatter_min,
-    "maximum": lax.scatter_max,
-    "minimum": lax.scatter_min,
-    "multiply": lax.scatter_min,
-    "or": lax.scatter_max,
-    "replace": lax.scatter,
+# The names in `SCATTERS` of what a scatter does with booleans.
+SCATTERS_OF_BOOLS: Mapping[str, str] = {
+    "add": "maximum",
+    "and": "minimum",
+    "maximum": "maximum",
+    "minimum": "minimum",
+    "multiply": "minimum",
+    "or": "maximum",
+    "replace": "replace",
 }
 
 
@@ -94,9 +94,10 @@ def _scatter(op: LiftedOperation) -> Any:
     places = SlicePlaces.of_scatter(op)
     vectors = _vectors(places, indices)
     name = combiner_of(block) if count == 1 else ""
-    primitives = _SCATTERS_OF_BOOLS if dtypes[0].kind == "b" else _SCATTERS
-    if name in primitives:
-        return primitives[name](
+    if dtypes[0].kind == "b":
+        name = SCATTERS_OF_BOOLS.get(name, "")
+    if name in SCATTERS:
+        return SCATTERS[name](
             values[0],
             vectors,
             updates[0],

@@ -56,11 +56,11 @@ _LOWER_OF_GPU = (0, 122)
 
 def _lift(op: LiftedOperation) -> list[LiftedValue]:
     """Return the results of a library call, those that JAX has not as what refuses to be used."""
-    found = library_routine(op.raw)
-    assert found is not None
+    target = library_routine(op.raw)
+    assert target is not None
     operands = [op.operands[place] for place in array_operands(op.raw)]
-    options = _options_of(op, found, operands)
-    known = list(_COMPUTE[found.routine](op, options, *_arrays(found, operands)))
+    options = _options_of(op, target, operands)
+    known = list(_COMPUTE[target.routine](op, options, *_arrays(target, operands)))
     count = len(op.raw.results)
     known = (known + [None] * count)[:count]
     return [_result(op, index, value) for index, value in enumerate(known)]
@@ -72,28 +72,28 @@ def _result(op: LiftedOperation, index: int, value: Any) -> LiftedValue:
     return LibraryByproduct(op, index) if value is None else value
 
 
-def _arrays(found: LibraryTarget, operands: Sequence[LiftedValue]) -> list[LiftedValue]:
+def _arrays(target: LibraryTarget, operands: Sequence[LiftedValue]) -> list[LiftedValue]:
     """Return the operands as arrays, without the scalars that are sizes and options of old calls.
 
     Those of `orgqr` stay what they are known to be.
     """
-    if not found.is_typed:
+    if not target.is_typed:
         operands = [operand for operand in operands if len(np.shape(operand)) > 0]
-    if found.routine in _PRODUCTS:
+    if target.routine in _PRODUCTS:
         return list(operands)
     return [jnp.asarray(as_array(operand)) for operand in operands]
 
 
 def _options_of(
-    op: LiftedOperation, found: LibraryTarget, operands: Sequence[LiftedValue]
+    op: LiftedOperation, target: LibraryTarget, operands: Sequence[LiftedValue]
 ) -> dict[str, int]:
-    if found.is_typed:
+    if target.is_typed:
         return library_options(op.raw)
-    names = _SCALARS.get(found.routine, ()) if found.library == "lapack" else ()
+    names = _SCALARS.get(target.routine, ()) if target.library == "lapack" else ()
     options = {
         name: _constant(op, value) for name, value in zip(names, operands, strict=False) if name
     }
-    if found.library == "solver" and found.routine in ("syevd", "syevj", "sytrd"):
+    if target.library == "solver" and target.routine in ("syevd", "syevj", "sytrd"):
         options["lower"] = int(_packed_option(op, 1) in _LOWER_OF_GPU)
     return options
 
@@ -180,8 +180,8 @@ def _columns_of_q(scales: Any) -> int | None:
     """Return how many columns of Q are made with some scales; None if it is not made of them."""
     for use in scales.uses:
         user = use.owner.operation
-        found = library_routine(user)
-        if found is not None and found.routine in _PRODUCTS:
+        target = library_routine(user)
+        if target is not None and target.routine in _PRODUCTS:
             return int(user.results[0].type.shape[-1])
         onwards = None
         if user.name == "stablehlo.return" and user.parent.name == "stablehlo.case":
@@ -279,8 +279,8 @@ def _eigh_of_tpu(op: LiftedOperation, options: _Options, matrix: Any) -> _Result
 
 
 def _geev(op: LiftedOperation, options: _Options, matrix: Any) -> _Results:
-    found = library_routine(op.raw)
-    assert found is not None
+    target = library_routine(op.raw)
+    assert target is not None
     left, right = (
         any(_flag(options, name) for name in names)
         for names in (("compute_left", "left"), ("compute_right", "right"))
@@ -290,11 +290,11 @@ def _geev(op: LiftedOperation, options: _Options, matrix: Any) -> _Results:
     )
     is_real = not jnp.iscomplexobj(matrix)
     sides = [vectors.pop(0) if wanted else None for wanted in (left, right)]
-    if found.library == "solver":
+    if target.library == "solver":
         packed = [_packed_pairs(values, side) if is_real else side for side in sides]
         return None, values, *packed, _STATUS
     own = [lax.real(values), lax.imag(values)] if is_real else [values]
-    workspaces = [] if found.is_typed else [None] * (3 if is_real else 2)
+    workspaces = [] if target.is_typed else [None] * (3 if is_real else 2)
     return *workspaces, *own, *sides, _STATUS
 
 
@@ -312,10 +312,10 @@ def _gees(op: LiftedOperation, options: _Options, matrix: Any) -> _Results:
     vectors = _flag(options, "mode")
     form, *rest = linalg.schur(matrix, compute_schur_vectors=vectors)
     basis = rest[0] if rest else None
-    found = library_routine(op.raw)
-    assert found is not None
+    target = library_routine(op.raw)
+    assert target is not None
     values = [None] if jnp.iscomplexobj(matrix) else [None, None]
-    if found.is_typed:
+    if target.is_typed:
         return form, basis, *values, None, _STATUS
     workspaces = [None] if jnp.iscomplexobj(matrix) else []
     return form, *workspaces, *values, basis, None, _STATUS
@@ -338,11 +338,11 @@ def _gesdd(op: LiftedOperation, options: _Options, matrix: Any) -> _Results:
 
 
 def _gesvd(op: LiftedOperation, options: _Options, matrix: Any) -> _Results:
-    found = library_routine(op.raw)
-    assert found is not None
+    target = library_routine(op.raw)
+    assert target is not None
     # It is what GPUs take for large matrices when nothing is asked for.
-    is_default = found.library == "solver" and max(matrix.shape[-2:]) > 1024
-    algorithm = None if is_default or not found.is_typed else "QR"
+    is_default = target.library == "solver" and max(matrix.shape[-2:]) > 1024
+    algorithm = None if is_default or not target.is_typed else "QR"
     return _svd(op, matrix, algorithm, vectors=_has_vectors(op, options))
 
 
@@ -374,12 +374,12 @@ def _svd(op: LiftedOperation, matrix: Any, name: str | None, *, vectors: bool) -
 
 
 def _gesvdj(op: LiftedOperation, options: _Options, matrix: Any) -> _Results:
-    found = library_routine(op.raw)
-    assert found is not None
+    target = library_routine(op.raw)
+    assert target is not None
     rows, columns = matrix.shape[-2:]
     # Jacobi's is what GPUs take for small matrices when nothing is asked for.
-    is_default = found.routine == "gesvdj" and max(rows, columns) <= 1024
-    name = "POLAR" if found.routine == "gesvdp" else "JACOBI"
+    is_default = target.routine == "gesvdj" and max(rows, columns) <= 1024
+    name = "POLAR" if target.routine == "gesvdp" else "JACOBI"
     algorithm = None if is_default else linalg.SvdAlgorithm[name]
     if not _has_vectors(op, options):
         values = linalg.svd(matrix, compute_uv=False, full_matrices=False, algorithm=algorithm)

@@ -205,8 +205,8 @@ class _Scan:
         self._writes = dict(self._find_writes())
         self._taken = {eqn.outvars[0]: eqn for eqn in self._jaxpr.eqns if self._takes_row(eqn)}
         self._updates = {n: self._row_of(eqn.invars[1]) for n, (eqn, _) in self._writes.items()}
-        found = (*self._reads.values(), *self._writes.values())
-        skipped = {id(eqn) for eqn, _ in found} | {id(eqn) for eqn in self._taken.values()}
+        accesses = (*self._reads.values(), *self._writes.values())
+        skipped = {id(eqn) for eqn, _ in accesses} | {id(eqn) for eqn in self._taken.values()}
         self._eqns = self._needed(skipped)
         slopes = [line.slope for _, line in (*self._reads.values(), *self._writes.values())]
         self._backwards = bool(slopes) and all(slope < 0 for slope in slopes)

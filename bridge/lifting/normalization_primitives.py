@@ -18,8 +18,8 @@ _EPSILON = re.compile(r"[^ :]+")
 
 def _epsilon(op: LiftedOperation) -> np.ndarray[Any, Any]:
     """Return the attribute such as `1.000000e-05 : f32`, in the dtype of the operand."""
-    found = _EPSILON.match(op.text("epsilon"))
-    return np.asarray(float(found[0]) if found else 0.0).astype(op.dtype)
+    match = _EPSILON.match(op.text("epsilon"))
+    return np.asarray(float(match[0]) if match else 0.0).astype(op.dtype)
 
 
 def _along(op: LiftedOperation, vector: Any) -> Any:

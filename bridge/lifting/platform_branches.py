@@ -50,15 +50,15 @@ def common_branch(raw: Any, branches: Mapping[str, LiftedRegion]) -> LiftedRegio
         if name in calls and [_primitive(call) for call in calls[name]] == [primitive]:
             return branches[name]
     if all(map(_is_call_alone, (region.block for region in branches.values()))):
-        alone = [found[0] for found in calls.values()]
+        alone = [one[0] for one in calls.values()]
         if len({(_primitive(call), *call.operands) for call in alone}) == 1:
             return next(branches[name] for name in _WITH_LIBRARIES if name in branches)
     return None
 
 
 def _primitive(call: Any) -> str:
-    found = library_routine(call)
-    return "" if found is None else _PRIMITIVES.get(found.routine, found.routine)
+    target = library_routine(call)
+    return "" if target is None else _PRIMITIVES.get(target.routine, target.routine)
 
 
 def _is_call_alone(block: Any) -> bool:

@@ -86,8 +86,8 @@ def meshes_of_module(operation: Any) -> dict[str, Mesh]:
     """Return the meshes of the module that an operation is in, by their names."""
     while operation.parent is not None:
         operation = operation.parent
-    found = shardy_meshes(operation.opview)
-    return {symbol_name(mesh): mesh_from_shardy(mesh.attributes["mesh"]) for mesh in found}
+    meshes = shardy_meshes(operation.opview)
+    return {symbol_name(mesh): mesh_from_shardy(mesh.attributes["mesh"]) for mesh in meshes}
 
 
 def mesh_at_hand(mesh: JaxMesh | None, exported: Mesh) -> JaxMesh:
@@ -100,15 +100,15 @@ def mesh_at_hand(mesh: JaxMesh | None, exported: Mesh) -> JaxMesh:
     Raises:
         ShardingError: it lacks axes.
     """
-    found = mesh_of_context() or _automatic(mesh or mesh_to_jax(exported))
-    missing = exported.shape.keys() - set(map(str, found.axis_names))
+    concrete = mesh_of_context() or _automatic(mesh or mesh_to_jax(exported))
+    missing = exported.shape.keys() - set(map(str, concrete.axis_names))
     if missing:
         raise ShardingError(
             f"The function was exported for a mesh with the axes {exported}, and the mesh at hand "
-            f"has {dict(found.shape)}: {', '.join(sorted(missing))} missing. To do: give the mesh "
-            "axes of these names, of any size, which may be 1."
+            f"has {dict(concrete.shape)}: {', '.join(sorted(missing))} missing. To do: give the "
+            "mesh axes of these names, of any size, which may be 1."
         )
-    return found
+    return concrete
 
 
 def mesh_of_context() -> AbstractMesh | None:
@@ -195,9 +195,9 @@ def scope_of(op: LiftedOperation) -> tuple[Mesh, Mapping[str, ShardAxis]]:
     meshes = dict.fromkeys(meshes_of_module(op.raw).values())
     if not meshes and (context := mesh_of_context()) is not None:
         meshes = {mesh_from_jax(context): None}  # GSPMD names no axes: those of the caller
-    found = [(mesh, axes) for mesh in meshes if (axes := manual_axes_at_hand(mesh))]
-    if len(found) == 1:
-        return found[0]
-    if found or not meshes:
+    candidates = [(mesh, axes) for mesh in meshes if (axes := manual_axes_at_hand(mesh))]
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates or not meshes:
         op.refuse(f"the module has {len(meshes)} meshes with names of axes, and one is expected")
     return next(iter(meshes)), {}

@@ -189,8 +189,8 @@ def _mesh_without_names(operation: Any, sharding: Sharding, mesh: JaxMesh | None
 
 
 def _unnamed_constraint(op: LiftedOperation) -> LiftedValue:
-    found = _OPEN_DIMS.search(op.text("backend_config"))
-    dims = [int(place) for place in found[1].split(",")] if found else []
+    match = _OPEN_DIMS.search(op.text("backend_config"))
+    dims = [int(place) for place in match[1].split(",")] if match else []
     return _constrain_unnamed(op.raw, op.operands[0], op.text(_GSPMD), dims, op.mesh)
 
 
@@ -275,12 +275,12 @@ def _manual_computation(op: LiftedOperation) -> list[LiftedValue]:
     given, made = (
         [placement_from_shardy(one, meshes) for one in _shardings(op, end)] for end in ("in", "out")
     )
-    found = {placement.mesh for placement in (*given, *made) if placement.mesh.axes}
-    if not found or not manual:
+    used = {placement.mesh for placement in (*given, *made) if placement.mesh.axes}
+    if not used or not manual:
         return op.regions[0].apply(*op.operands)
-    if len(found) > 1:
+    if len(used) > 1:
         op.refuse("its arrays lie on several meshes")
-    (exported,) = found
+    (exported,) = used
     mesh = _mesh_of_shards(op, exported)
     axes = shard_axes(exported, mesh, manual)
     mapped = tuple(axis for axis in axes.values() if axis.each > 1)

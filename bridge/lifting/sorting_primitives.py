@@ -116,10 +116,10 @@ def top_k(op: LiftedOperation) -> Any:
 
 
 def _mhlo_top_k(op: LiftedOperation) -> Any:
-    found = top_k(op) if op.has("mhlo.attributes") else None
-    if found is None:
+    results = top_k(op) if op.has("mhlo.attributes") else None
+    if results is None:
         op.refuse("it has options that JAX's top_k does not")
-    return found
+    return results
 
 
 def _dynamic_top_k(op: LiftedOperation) -> Any:
@@ -164,7 +164,7 @@ def _nearly_greatest(op: LiftedOperation, count: Dimension) -> list[Any]:
     }  # fmt: skip
     if find is None or not counts_along(op, axis) or settings.keys() - known - {"f32", "i64"}:
         op.refuse("its comparator, its second operand or its settings are not those of JAX")
-    found = find(
+    results = find(
         op.array(0),
         count,
         reduction_dimension=axis,
@@ -172,7 +172,7 @@ def _nearly_greatest(op: LiftedOperation, count: Dimension) -> list[Any]:
         reduction_input_size_override=int(settings.get("reduction_input_size_override", -1)),
         aggregate_to_topk=settings.get("aggregate_to_topk", "true") == "true",
     )
-    return list(found)
+    return list(results)
 
 
 def compared_direction(op: LiftedOperation) -> str:
@@ -180,10 +180,10 @@ def compared_direction(op: LiftedOperation) -> str:
     if not op.regions:
         return ""
     body = op.regions[0].block
-    found = [v.operation for v in body if v.operation.name == "stablehlo.compare"]
-    if len(found) != 1 or list(found[0].operands) != list(body.arguments)[:2]:
+    comparisons = [v.operation for v in body if v.operation.name == "stablehlo.compare"]
+    if len(comparisons) != 1 or list(comparisons[0].operands) != list(body.arguments)[:2]:
         return ""
-    return comparison_direction(found[0])
+    return comparison_direction(comparisons[0])
 
 
 RULES = {"stablehlo.sort": LiftingRule(in_bytes(_sort), ("dimension", "is_stable"))}

@@ -224,9 +224,9 @@ def _fold_in_order(
         max(0, (size - far) // stride + 1)
         for size, far, stride in zip(np.shape(inside), reach, windows.strides, strict=True)
     ]
-    found = [jnp.broadcast_to(start, places) for start in starts]
+    folded = [jnp.broadcast_to(start, places) for start in starts]
     if 0 in places:
-        return found
+        return folded
     for offsets in itertools.product(*map(range, windows.sizes)):
         first = [n * d for n, d in zip(offsets, windows.dilation, strict=True)]
         last = [
@@ -235,9 +235,9 @@ def _fold_in_order(
         ]
         parts = [lax.slice(value, first, last, windows.strides) for value in padded]
         holds = lax.slice(inside, first, last, windows.strides)
-        combined = region.of_elements(*found, *parts)
-        found = [lax.select(holds, *pair) for pair in zip(combined, found, strict=True)]
-    return found
+        combined = region.of_elements(*folded, *parts)
+        folded = [lax.select(holds, *pair) for pair in zip(combined, folded, strict=True)]
+    return folded
 
 
 _SELECTED = {"GE": lax.max, "LE": lax.min}
@@ -298,8 +298,8 @@ def _scatter_to_selected(op: LiftedOperation, windows: WindowPlaces) -> Any:
         return tuple(jnp.where(kept, *pair) for pair in zip(left, right, strict=True))
 
     known = lax.stop_gradient(value)
-    found: Any = lax.reduce_window((known, places), none, choose, *windows.arguments)
-    return scatter_flat(op, scatter, (start, found[1], source), shape)
+    selected: Any = lax.reduce_window((known, places), none, choose, *windows.arguments)
+    return scatter_flat(op, scatter, (start, selected[1], source), shape)
 
 
 def scatter_flat(

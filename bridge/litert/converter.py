@@ -88,12 +88,12 @@ def convert(
 
 def _shown(message: str, refused: Sequence[tuple[str, str]], known: Sequence[str]) -> str:
     """Return what the converter refuses, and where it is in the user's program."""
-    found = [(name, location, _NUMBER.findall(location)) for name, location in refused]
+    numbered = [(name, location, _NUMBER.findall(location)) for name, location in refused]
     places = dict.fromkeys(
         f"{name} in {known[int(numbers[-1])]}"
         if known and numbers
         else f"{name} at {_place(location)}"
-        for name, location, numbers in found
+        for name, location, numbers in numbered
     )
     return f"litert-converter refuses {'; '.join(places) or 'it'}: {message[:_MAX_MESSAGE]}"
 

@@ -90,11 +90,11 @@ def _specs(values: Sequence[Any]) -> tuple[TensorSpec, ...] | None:
     specs = []
     for number, value in enumerate(values):
         text = str(value.type)
-        found = tensor_type(text) if text.startswith("tensor<") else None
-        dtype = _DTYPES.get(found.element) if found is not None else None
-        if found is None or dtype is None or None in found.shape:
+        parsed = tensor_type(text) if text.startswith("tensor<") else None
+        dtype = _DTYPES.get(parsed.element) if parsed is not None else None
+        if parsed is None or dtype is None or None in parsed.shape:
             return None
-        shape = tuple(size for size in found.shape if size is not None)
+        shape = tuple(size for size in parsed.shape if size is not None)
         specs.append(TensorSpec(shape, dtype, f"result[{number}]"))
     return tuple(specs) or None
 

@@ -73,7 +73,7 @@ def _fitting(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _bytes_of(trial: Trial) -> int:
-    arrays = [*trial.inputs.values(), *(a for found in trial.expected for a in found.values())]
+    arrays = [*trial.inputs.values(), *(a for outputs in trial.expected for a in outputs.values())]
     return sum(array.nbytes for array in arrays)
 
 

@@ -37,7 +37,7 @@ def add_entry(model: bytes, name: str, content: bytes) -> bytes:
         root = _Table(model, _u32(model, 0))
         buffers, entries = root.vector(_BUFFERS), root.vector(_METADATA)
         others = {n: root.target(n) for n in range(1, _FIELDS)}
-        version = _u32(model, found) if (found := root.place(_VERSION)) else 0
+        version = _u32(model, position) if (position := root.place(_VERSION)) else 0
         is_known = root.fields() <= _FIELDS
     except (struct.error, IndexError) as error:
         raise _damaged() from error
@@ -65,8 +65,8 @@ def add_entry(model: bytes, name: str, content: bytes) -> bytes:
         _refer(made, table + 4 + 4 * field, end + target if target else 0)
     _refer(made, table + 4 + 4 * _BUFFERS, vectors)
     _refer(made, table + 4 + 4 * _METADATA, new_buffers)
-    _write_vector(made, vectors, [*(end + found for found in buffers), buffer])
-    _write_vector(made, new_buffers, [*(end + found for found in entries), entry])
+    _write_vector(made, vectors, [*(end + position for position in buffers), buffer])
+    _write_vector(made, new_buffers, [*(end + position for position in entries), entry])
     struct.pack_into("<HHHHi", made, entry - 8, 8, 12, 4, 8, 8)
     _refer(made, entry + 4, text)
     struct.pack_into("<I", made, entry + 8, len(buffers))

@@ -160,10 +160,10 @@ def _sizes_of(call: CallModule) -> list[dict[str, int]]:
     """Return the sizes of dimension variables for which a function is tried."""
     if not call.symbols:
         return [{}]
-    found = [
+    choices = [
         choose_sizes(call.symbols, wanted, lambda sizes: _fits(call, sizes)) for wanted in SIZES
     ]
-    return [sizes for n, sizes in enumerate(found) if sizes not in found[:n]]
+    return [sizes for n, sizes in enumerate(choices) if sizes not in choices[:n]]
 
 
 def _fits(call: CallModule, sizes: Mapping[str, int]) -> bool:
@@ -209,14 +209,14 @@ def run_trial(runtime: Runtime, trial: Trial) -> dict[str, Array]:
 def _row(runtime: Runtime, trial: Trial, tolerance: Tolerance) -> VerifyRow:
     (expected,) = trial.expected
     try:
-        found = run_trial(runtime, trial)
+        results = run_trial(runtime, trial)
     except InteropError as error:
         return VerifyRow(trial.signature, trial.title, 0, math.inf, str(error))
     scale = largest(trial.inputs.values())
     is_overflowing = trial.kind in (HUGE, INF) or any(map(has_infinity, trial.inputs.values()))
     problems, errors = [], [0.0]
     for name, wanted in expected.items():
-        actual = np.asarray(found[name])
+        actual = np.asarray(results[name])
         if trial.kind == HUGE:
             difference = describe_overflow(actual, wanted)
         else:

@@ -119,7 +119,7 @@ def _of_file(path: str | os.PathLike[str], bound: Mapping[str, BoundCall]) -> An
         raise FormatError(
             f"{path} is no file of arrays: {quote(error)}. To do: write it with numpy.savez."
         ) from error
-    found = {}
+    calls = {}
     for key, one in bound.items():
         named = {
             name: arrays.get(f"{key}/{name}", arrays.get(name)) for name in one.inputs.values()
@@ -127,14 +127,14 @@ def _of_file(path: str | os.PathLike[str], bound: Mapping[str, BoundCall]) -> An
         given = {name: array for name, array in named.items() if array is not None and array.ndim}
         if named and len(given) == len(named):
             count = min(map(len, given.values()))
-            found[key] = [{name: a[n] for name, a in given.items()} for n in range(count)]
-    if not found:
+            calls[key] = [{name: a[n] for name, a in given.items()} for n in range(count)]
+    if not calls:
         raise StructureError(
             f"{path} has the arrays {', '.join(arrays) or 'of nothing'}, and none for all inputs "
             "of a signature. To do: name them as the inputs, or SIGNATURE/INPUT; the first axis "
             "has the calls."
         )
-    return found
+    return calls
 
 
 def _sample(call: Any, bound: BoundCall, key: str) -> dict[str, Array]:
@@ -158,8 +158,8 @@ def _sample(call: Any, bound: BoundCall, key: str) -> dict[str, Array]:
     for name, array in arrays.items():
         shape = specs[name].shape or ()
         fits = array.ndim == len(shape) and all(
-            size == found or not isinstance(size, int)
-            for size, found in zip(shape, array.shape, strict=True)
+            size == sample or not isinstance(size, int)
+            for size, sample in zip(shape, array.shape, strict=True)
         )
         if not fits:
             raise StructureError(
@@ -244,17 +244,17 @@ def _greatest_error(model: bytes, trials: Sequence[Trial], process: LiteRTProces
     errors = [0.0]
     with Runtime(model, process=process) as runtime:
         for trial in trials:
-            found = run_trial(runtime, trial)
+            results = run_trial(runtime, trial)
             for name, wanted in trial.expected[0].items():
-                if found[name].shape != wanted.shape or not _is_like(found[name], wanted):
+                if results[name].shape != wanted.shape or not _is_like(results[name], wanted):
                     raise UnsupportedError(
                         f"The quantized model returns {name} of {trial.signature} with elements "
                         "that are no finite numbers, where JAX has such. To do: pass another "
                         "quantize=, or other calibration data."
                     )
-                errors.append(greatest_error(found[name], wanted))
+                errors.append(greatest_error(results[name], wanted))
     return max(errors)
 
 
-def _is_like(found: Array, wanted: Array) -> bool:
-    return is_finite(found) or not is_finite(wanted)
+def _is_like(actual: Array, wanted: Array) -> bool:
+    return is_finite(actual) or not is_finite(wanted)

@@ -213,17 +213,17 @@ class Runtime:
             StructureError: an array or the signature is missing, or an array does not fit.
             InteropError: the runtime refuses to run it, or dies of it.
         """
-        found = self._signature(signature)
-        given = _checked(found, arrays)
+        described = self._signature(signature)
+        given = _checked(described, arrays)
         answer, parts = self._request(
             "run",
             [*given.values()],
             model=self._load(),
-            signature=found.name,
+            signature=described.name,
             arrays=describe_arrays(given),
         )
         results = read_arrays(answer["arrays"], parts)
-        return {tensor.name: results[tensor.name] for tensor in found.outputs}
+        return {tensor.name: results[tensor.name] for tensor in described.outputs}
 
     def _signature(self, name: str | None) -> LiteRTSignature:
         known = {one.name: one for one in self.contents.signatures}

@@ -149,13 +149,13 @@ class CompilationCache:
 
     def _evict(self, limit: int, newest: str) -> None:
         """Remove the files that were used longest ago, until the rest has no more than a limit."""
-        found = []
+        files = []
         for path in self.folder.glob(f"*{_SUFFIX}"):
             with contextlib.suppress(OSError):  # another process has removed it
                 status = path.lstat()
-                found.append((path.name == newest, status.st_mtime_ns, status.st_size, path))
-        total = sum(size for _, _, size, _ in found)
-        for is_newest, _, size, path in sorted(found):
+                files.append((path.name == newest, status.st_mtime_ns, status.st_size, path))
+        total = sum(size for _, _, size, _ in files)
+        for is_newest, _, size, path in sorted(files):
             if total <= limit or is_newest:
                 return
             with contextlib.suppress(OSError):

@@ -343,6 +343,7 @@ class LoadedSignature:
         Returns:
             "saved" for a VJP of the file, which has the `jax.custom_vjp` of the author; "lifted"
             for one that was made of the operations of a module, when it was saved or by JAX now.
+            A lifted one has no `custom_vjp`, and goes through `jax.lax.stop_gradient`.
 
         Raises:
             StructureError: there is no such gradient; the message says why.

@@ -143,5 +143,5 @@ def _files(path: Path, tensors: Sequence[Any]) -> tuple[StoredFile, ...]:
     """Return the file, and those beside it that have weights."""
     names = {e.value for t in tensors for e in t.external_data if e.key == "location"}
     beside = [name for name in sorted(names) if os.path.basename(name) == name]
-    found = [name for name in (path.name, *beside) if (path.parent / name).is_file()]
-    return tuple(StoredFile(name, (path.parent / name).stat().st_size) for name in found)
+    existing = [name for name in (path.name, *beside) if (path.parent / name).is_file()]
+    return tuple(StoredFile(name, (path.parent / name).stat().st_size) for name in existing)

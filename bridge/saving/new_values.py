@@ -82,7 +82,7 @@ def stored_variables(folder: ModelFolder, index: BundleIndex) -> tuple[StoredVar
     names = checkpoint_names(folder, index)
     times = Counter(names.values())
     named = Counter(name for name, _ in names.values())
-    found = []
+    variables = []
     for key, entry in index.entries.items():
         if key.startswith("\0") or key == OBJECT_GRAPH_KEY:  # a slice of another entry
             continue
@@ -95,16 +95,18 @@ def stored_variables(folder: ModelFolder, index: BundleIndex) -> tuple[StoredVar
             is_meant = is_captured or not times[name, True]
             aliases = (name, f"{name}:0") if is_meant else ()
             spec = TensorSpec(entry.shape, dtype, key)
-            found.append(
+            variables.append(
                 StoredVariable(name if is_only else path, key, spec, aliases=(key, path, *aliases))
             )
     # Of other writers' files there may be no calls to read, and no params.
     with contextlib.suppress(InteropError):
-        return _with_params(found, read(folder))
-    return tuple(found)
+        return _with_params(variables, read(folder))
+    return tuple(variables)
 
 
-def _with_params(found: Sequence[StoredVariable], model: SavedModel) -> tuple[StoredVariable, ...]:
+def _with_params(
+    variables: Sequence[StoredVariable], model: SavedModel
+) -> tuple[StoredVariable, ...]:
     """Add what the calls of the file and its `params` say of its variables."""
     numbers = {variable.key: number for number, variable in enumerate(model.variables)}
     paths = dict(_paths(model.params, ()))
@@ -122,7 +124,7 @@ def _with_params(found: Sequence[StoredVariable], model: SavedModel) -> tuple[St
             path=paths.get(number),
             constant=model.variables[number].constant,
         )
-        for stored in found
+        for stored in variables
     )
 
 
@@ -169,20 +171,20 @@ def _match(
     unknown: list[str] = []
     for path, leaf, is_array in _leaves(params):
         text = "/".join(path) or "params"
-        found = find(path)
-        if len(found) > 1:
+        matches = find(path)
+        if len(matches) > 1:
             raise StructureError(
                 f"params has a leaf {text!r}, and {where} several variables of that name: "
-                f"{', '.join(sorted(v.key for v in found))}. To do: pass it under one of these "
+                f"{', '.join(sorted(v.key for v in matches))}. To do: pass it under one of these "
                 "keys."
             )
-        if found and (name := found[0].name) in given:
+        if matches and (name := matches[0].name) in given:
             raise StructureError(
                 f"Two leaves of params are for the variable {name} of {where}, the second at "
                 f"{text!r}. To do: pass one."
             )
-        if found:
-            given[name] = (found[0], leaf)
+        if matches:
+            given[name] = (matches[0], leaf)
         elif is_array:
             unknown.append(text)
     if unknown:
@@ -232,10 +234,10 @@ class _Finder:
     def __call__(self, path: tuple[str, ...]) -> list[StoredVariable]:
         if path in self.paths:
             return [self.paths[path]]
-        found = [*self.names.get("/".join(path) or "params", {}).values()]
-        if not found and path[-1:] and path[-1] in _NNX_VALUES:
+        candidates = [*self.names.get("/".join(path) or "params", {}).values()]
+        if not candidates and path[-1:] and path[-1] in _NNX_VALUES:
             return self(path[:-1])
-        return found
+        return candidates
 
 
 def _no_variables(

@@ -19,7 +19,7 @@ from bridge.verifying.trials import Trial, read_results, write_trials
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import MissingDependencyError, installing
 
-__all__ = ["TensorFlowRun", "run_trials"]
+__all__ = ["TensorFlowRun", "json_lines", "run_trials"]
 
 _PROGRAM, _PROBES = "tensorflow_run.py", "tensorflow_probes.py"
 _MAX_SILENCE = 600.0  # seconds without a line of output
@@ -102,16 +102,23 @@ def _run(
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
         assert process.stdout is not None
         lines = []
-        for line in _lines(process, process.stdout, silence):
+        for line in json_lines(process, process.stdout, silence):
             lines.append(line)
             if "trial" in line:
                 shown(line["trial"] + 1)
         return lines, process.wait()
 
 
-def _lines(
+def json_lines(
     process: subprocess.Popen[str], stdout: IO[str], silence: float
 ) -> Iterator[dict[str, Any]]:
+    """Yield the objects that a process writes, one in a line.
+
+    Args:
+        process: the process, which is killed if it is silent for too long.
+        stdout: what it writes to.
+        silence: the number of seconds.
+    """
     while True:
         watchdog = threading.Timer(silence, process.kill)
         watchdog.start()

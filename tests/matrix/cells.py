@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import signal
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
+from bridge.verifying.tensorflow_process import json_lines
 from tests.matrix.grid import Cell, Outcome
 from tests.matrix.written import DEFAULT, VALUES, Written, release_of
 
@@ -120,7 +119,7 @@ def _answers(command: Sequence[str], paths: Sequence[str], silence: float) -> It
         ) as process,
     ):
         assert process.stdout is not None
-        for line in _lines(process, process.stdout, silence):
+        for line in json_lines(process, process.stdout, silence):
             begun = (line["cell"],)
             if "outcome" in line:
                 yield line["cell"], Outcome[line["outcome"].upper()], line["message"]
@@ -128,19 +127,6 @@ def _answers(command: Sequence[str], paths: Sequence[str], silence: float) -> It
         message = f"{_describe(process.wait())} {_last_words(errors)}"
     for path in begun:
         yield path, Outcome.DIED, message
-
-
-def _lines(
-    process: subprocess.Popen[str], stdout: IO[str], silence: float
-) -> Iterator[dict[str, Any]]:
-    while True:
-        watchdog = threading.Timer(silence, process.kill)
-        watchdog.start()
-        line = stdout.readline()
-        watchdog.cancel()
-        if not line.endswith("\n"):
-            return
-        yield json.loads(line)
 
 
 def _describe(status: int) -> str:

@@ -43,17 +43,17 @@ def conversion_faults(call: CallModule, module: Any) -> tuple[str, ...]:
         module: its parsed module.
     """
     functions = functions_of(module)
-    found = {name for operation in walk(module) for name in _faults_of(operation)}
+    faults = {name for operation in walk(module) for name in _faults_of(operation)}
     for loop in (operation for operation in walk(module) if operation.name == _LOOP):
         if _swaps(loop, functions):
-            found.add("swapped values")
+            faults.add("swapped values")
         if any(inner.name in _BRANCHES for inner in _operations_in(loop, functions)):
-            found.add("branch in a loop")
+            faults.add("branch in a loop")
     if call.has_platform_index and call.platforms[0] != "cpu":
-        found.add("platform")
+        faults.add("platform")
     if any(name.startswith(_FACTORIZATIONS) for name in functions):
-        found.add("factorization")
-    return tuple(name for name in FAULTS if name in found)
+        faults.add("factorization")
+    return tuple(name for name in FAULTS if name in faults)
 
 
 def _faults_of(operation: Any) -> list[str]:

@@ -55,10 +55,10 @@ def parse_target(target: str) -> Routine | None:
         >>> parse_target("lapack_sgeev_ffi") is None
         True
     """
-    found = TARGETS.get(target) or OPERATIONS.get(target)
-    if found is None or not found.is_typed:
+    listed = TARGETS.get(target) or OPERATIONS.get(target)
+    if listed is None or not listed.is_typed:
         return None
-    return _LIBRARIES.get(found.library, {}).get(found.routine)
+    return _LIBRARIES.get(listed.library, {}).get(listed.routine)
 
 
 def is_portable(target: str) -> bool:

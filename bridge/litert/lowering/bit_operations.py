@@ -189,5 +189,5 @@ def leading_zeros(value: Any) -> Any:
     is_large = shift_right_by(value, 16) != 0
     word = jnp.where(is_large, shift_right_by(value, 16), value)
     exponent = shift_right_by(lax.bitcast_convert_type(word.astype(np.float32), np.int32), 23)
-    found = jnp.where(word == 0, _HALF, _HALF - 1 + 127 - exponent)
-    return jnp.where(is_large, found - 16, found)
+    count = jnp.where(word == 0, _HALF, _HALF - 1 + 127 - exponent)
+    return jnp.where(is_large, count - 16, count)

@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from bridge.lifting.indexing_primitives import RULES as OF_JAX
+from bridge.lifting.indexing_primitives import SCATTERS, SCATTERS_OF_BOOLS
 from bridge.lifting.known_values import Dimension
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.litert.lowering.arithmetic_lowerings import is_unsigned, unsigned_order
@@ -156,18 +157,8 @@ def _result_shape(
     return tuple(sizes[n] if n in sizes else next(rest) for n in range(len(outer) + len(inner)))
 
 
-_SCATTERS: Mapping[str, Callable[..., Any]] = {
-    "add": lax.scatter_add,
-    "maximum": lax.scatter_max,
-    "minimum": lax.scatter_min,
-    "multiply": lax.scatter_mul,
-    "replace": lax.scatter,
-    "subtract": lax.scatter_add,
-}
-_OF_BOOLS = {
-    "add": "maximum", "and": "minimum", "maximum": "maximum", "minimum": "minimum",
-    "multiply": "minimum", "or": "maximum", "replace": "replace",
-}  # fmt: skip
+# Updates that are subtracted are negated.
+_SCATTERS: Mapping[str, Callable[..., Any]] = {**SCATTERS, "subtract": lax.scatter_add}
 
 
 def _scatter(op: LoweredOperation, kernels: Collection[str] = _SCATTERS) -> Any:
@@ -212,7 +203,7 @@ def _combined(
     """Return matrices whose rows at indices are combined with lines."""
     logical = op.logical_dtype()
     if logical.kind == "b":
-        name = _OF_BOOLS.get(name, "")
+        name = SCATTERS_OF_BOOLS.get(name, "")
         if name:
             made = put_rows(
                 rows[0].astype(np.int32), flat, lines[0].astype(np.int32), _SCATTERS[name]

@@ -55,13 +55,13 @@ class LoweredOperation(LiftedOperation):
     def dtype_of(self, index: int) -> np.dtype[Any]:
         """Return the storage dtype of one result."""
         logical = self.logical_dtype(index)
-        found = storage_dtype(logical)
-        if found is None:
+        storage = storage_dtype(logical)
+        if storage is None:
             self.refuse(
                 f"LiteRT computes nothing of {logical.name}",
                 "compute this in float32, which jax.config.jax_enable_x64 does not widen",
             )
-        return found
+        return storage
 
     def logical_dtype(self, index: int = 0) -> np.dtype[Any]:
         """Return the dtype of one result in the module."""

@@ -139,11 +139,11 @@ def _digits(value: Any, dtype: np.dtype[Any]) -> list[Any]:
     count = integer_bits(dtype)
     if 0 < count <= 8:
         return [value.astype(np.float32)]
-    found = []
+    digits = []
     for _ in range(4):
-        found.append(bits.low_bits(value, 8).astype(np.float32))
+        digits.append(bits.low_bits(value, 8).astype(np.float32))
         value = lax.shift_right_arithmetic(value, jnp.full_like(value, 8))
-    return found
+    return digits
 
 
 def _multiply_exactly(left: Any, right: Any) -> Any:

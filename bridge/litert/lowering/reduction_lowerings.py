@@ -151,9 +151,9 @@ def _place(order: str, value: Any, axis: int) -> Any:
     shape = np.shape(value)
     if all(isinstance(size, int) for size in shape):
         return (lax.argmax if order == "max" else lax.argmin)(value, axis, np.int32)
-    found = (jnp.max if order == "max" else jnp.min)(value, axis, keepdims=True)
+    extremum = (jnp.max if order == "max" else jnp.min)(value, axis, keepdims=True)
     places = lax.broadcasted_iota(np.int32, shape, axis)
-    return jnp.min(jnp.where(value == found, places, np.int32(np.iinfo(np.int32).max)), axis)
+    return jnp.min(jnp.where(value == extremum, places, np.int32(np.iinfo(np.int32).max)), axis)
 
 
 RULES = {"stablehlo.reduce": LiftingRule(_reduce, ("dimensions",))}

@@ -38,8 +38,8 @@ def _runs(axes: Sequence[int]) -> list[list[int]]:
 def _concatenate(op: LoweredOperation) -> Any:
     """Join arrays, without those that are empty."""
     arrays, axis = op.arrays, op.integer("dimension")
-    held = [array for array in arrays if np.shape(array)[axis] != 0]
-    return lax.concatenate(held or arrays[:1], axis) if len(held) != 1 else held[0]
+    nonempty = [array for array in arrays if np.shape(array)[axis] != 0]
+    return lax.concatenate(nonempty or arrays[:1], axis) if len(nonempty) != 1 else nonempty[0]
 
 
 def _pad(op: LoweredOperation) -> Any:

@@ -262,17 +262,17 @@ def _fold_axis(
         return _part(array, axis, first, first + (places - 1) * stride + 1, stride)
 
     if size <= _MAX_STEPS:
-        found = at(value, 0)
+        folded = at(value, 0)
         for offset in range(1, size):
-            found = combine(found, at(value, offset))
-        return found
-    found, offset, span = None, 0, 1
+            folded = combine(folded, at(value, offset))
+        return folded
+    folded, offset, span = None, 0, 1
     while True:
         if size & span:
-            found = at(value, offset) if found is None else combine(found, at(value, offset))
+            folded = at(value, offset) if folded is None else combine(folded, at(value, offset))
             offset += span
         if 2 * span > size:
-            return found
+            return folded
         end = value.shape[axis]
         value = combine(
             _part(value, axis, 0, end - span * step), _part(value, axis, span * step, end)
@@ -316,15 +316,15 @@ def _fold(
     padded = [_padded(value, jnp.zeros((), value.dtype), windows) for value in values]
     inside = _padded(jnp.ones(values[0].shape, np.int32), np.int32(0), windows)
     places, slices = _slices(inside.shape, windows)
-    found = [jnp.broadcast_to(start, places) for start in starts]
+    folded = [jnp.broadcast_to(start, places) for start in starts]
     if 0 in places:
-        return found
+        return folded
     for first, last in slices:
         parts = [lax.slice(value, first, last, windows.strides) for value in padded]
         holds = lax.slice(inside, first, last, windows.strides) != 0
-        combined = op.regions[0].of_elements(*found, *parts)
-        found = [jnp.where(holds, *pair) for pair in zip(combined, found, strict=True)]
-    return found
+        combined = op.regions[0].of_elements(*folded, *parts)
+        folded = [jnp.where(holds, *pair) for pair in zip(combined, folded, strict=True)]
+    return folded
 
 
 def _select_and_scatter(op: LoweredOperation) -> Any:

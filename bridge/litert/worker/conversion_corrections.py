@@ -191,6 +191,6 @@ def restore_scatter_regions(module: Any) -> None:
 
 
 def _in_scatters(module: Any) -> Iterator[Any]:
-    for found in nested_operations(module.operation):
-        if found.name == _SCATTER:
-            yield from nested_operations(found)
+    for operation in nested_operations(module.operation):
+        if operation.name == _SCATTER:
+            yield from nested_operations(operation)

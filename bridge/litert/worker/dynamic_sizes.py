@@ -181,8 +181,8 @@ class _DimensionNumbers:
 
 def _listed(text: str, name: str) -> list[int]:
     """Return the dimensions that the text of an attribute has under a name."""
-    found = re.search(rf"{name} = \[([\d, ]*)\]", text)
-    return [int(one) for one in found[1].split(",")] if found and found[1] else []
+    match = re.search(rf"{name} = \[([\d, ]*)\]", text)
+    return [int(one) for one in match[1].split(",")] if match and match[1] else []
 
 
 def _one_window(operation: Any, numbers: _DimensionNumbers, indices: Any, sizes: Any) -> Any:
@@ -217,7 +217,7 @@ def _entries(operation: Any, numbers: _DimensionNumbers, indices: Any, sizes: An
     last = stablehlo.subtract(_scalar(_size(operand, axis)), _scalar(_constant([1])))
     bounded = stablehlo.clamp(_scalar(_constant([0])), flat, last)
     shape = ir.RankedTensorType(operand.type).shape
-    found = ir.Operation.create(
+    entries = ir.Operation.create(
         "tfl.gather",
         [
             ir.RankedTensorType.get(
@@ -241,7 +241,7 @@ def _entries(operation: Any, numbers: _DimensionNumbers, indices: Any, sizes: An
         sliced[dim] = result.shape[n]
     window = _slice(
         ir.RankedTensorType.get(sliced, result.element_type),
-        found,
+        entries,
         _constant([0] * result.rank),
         stablehlo.concatenate(limits, 0),
     )

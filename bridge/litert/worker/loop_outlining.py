@@ -42,7 +42,9 @@ def outline_loops(module: Any) -> None:
 
     The context of the module, and a location, are to be the current ones.
     """
-    loops = [found for found in nested_operations(module.operation) if found.name == _LOOP]
+    loops = [
+        operation for operation in nested_operations(module.operation) if operation.name == _LOOP
+    ]
     names = {str(function.attributes["sym_name"]) for function in module.body}
     for loop in loops:
         _outline(loop, module.body, names)
@@ -113,7 +115,9 @@ def _carried(loop: Any) -> _Carried:
     body = _blocks(loop)[1]
     ends = [*_last(body).operands]
     unchanged = [n for n, end in enumerate(ends) if end == body.arguments[n]]
-    constants = {n: found for n in unchanged if (found := _constant(loop.operands[n])) is not None}
+    constants = {
+        n: constant for n in unchanged if (constant := _constant(loop.operands[n])) is not None
+    }
     return _Carried(
         kept=[n for n in range(len(ends)) if n not in constants],
         captured=[value for value in _captures(_blocks(loop)) if _constant(value) is None],
@@ -142,7 +146,7 @@ def _function(block: Any, part: str, carried: _Carried, types: Sequence[Any]) ->
     given = [*(block.arguments[n] for n in carried.kept), *carried.captured]
     values = dict(zip(given, entry.arguments, strict=True))
     constants = {block.arguments[n]: constant for n, constant in carried.constants.items()}
-    constants |= {v: found for v in _captures([block]) if (found := _constant(v)) is not None}
+    constants |= {v: fixed for v in _captures([block]) if (fixed := _constant(v)) is not None}
     with ir.InsertionPoint(entry):
         values |= {value: one.clone().results[0] for value, one in constants.items()}
     for operation in [*block]:

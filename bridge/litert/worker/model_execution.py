@@ -41,8 +41,8 @@ class LoadedModel:
 
     def run(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
         """Return what a signature returns of some arrays."""
-        found = self._runners[signature](**arrays)
-        return {name: np.asarray(value) for name, value in found.items()}
+        results = self._runners[signature](**arrays)
+        return {name: np.asarray(value) for name, value in results.items()}
 
 
 def missing_kernel(model: bytes) -> str:
@@ -50,8 +50,8 @@ def missing_kernel(model: bytes) -> str:
     try:
         LoadedModel(model, threads=1, kernels="builtin")
     except ValueError as error:
-        if found := re.search(r"builtin opcode '(\w+)'", str(error)):
-            return found[1]
+        if match := re.search(r"builtin opcode '(\w+)'", str(error)):
+            return match[1]
         raise
     return ""
 
@@ -107,7 +107,7 @@ def _variables(
     """Return the name, the dtype and the shape of what is assigned to each variable."""
     from ai_edge_litert import schema_py_generated as schema
 
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     for graph in graphs:
         handles: dict[int, str] = {}
         for operator in map(graph.Operators, range(graph.OperatorsLength())):
@@ -117,8 +117,8 @@ def _variables(
                 handles[operator.Outputs(0)] = (options.SharedName() or b"").decode()
             if codes[operator.OpcodeIndex()] == "ASSIGN_VARIABLE":
                 value = graph.Tensors(operator.Inputs(1))
-                found.setdefault(handles.get(operator.Inputs(0), "?"), value)
-    return [(name, *_spec(tensor, dtypes)) for name, tensor in found.items()]
+                variables.setdefault(handles.get(operator.Inputs(0), "?"), value)
+    return [(name, *_spec(tensor, dtypes)) for name, tensor in variables.items()]
 
 
 def _spec(tensor: Any, dtypes: Mapping[int, str]) -> tuple[str, list[int]]:
@@ -150,9 +150,9 @@ def _signature(signature: Any, graphs: Any, dtypes: Mapping[int, str]) -> dict[s
 
 def _tensors(maps: Any, graph: Any, order: list[int], dtypes: Mapping[int, str]) -> list[Any]:
     """Return the name, the dtype and the shape of tensors, in the order of the subgraph."""
-    found = [(one.TensorIndex(), one.Name().decode()) for one in maps]
+    pairs = [(one.TensorIndex(), one.Name().decode()) for one in maps]
     place = {index: n for n, index in reversed([*enumerate(order)])}
-    ordered = sorted(found, key=lambda pair: place.get(pair[0], len(order)))
+    ordered = sorted(pairs, key=lambda pair: place.get(pair[0], len(order)))
     return [(name, *_spec(graph.Tensors(index), dtypes)) for index, name in ordered]
 
 

@@ -62,9 +62,9 @@ def quantize_model(
                 activation_num_bits=8,
                 weight_num_bits=8,
             )
-    found = None
+    ranges = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of memory, and of what is refused by its results
         if made.need_calibration:
-            found = made.calibrate({key: [*map(dict, calls)] for key, calls in samples.items()})
-        return bytes(made.quantize(found, enable_progress_report=False).quantized_model)
+            ranges = made.calibrate({key: [*map(dict, calls)] for key, calls in samples.items()})
+        return bytes(made.quantize(ranges, enable_progress_report=False).quantized_model)

@@ -87,7 +87,7 @@ def convert_modules(artifacts: list[bytes], names: Sequence[Mapping[str, Any]]) 
             model = with_resource_types(model)
         if missing := missing_kernel(model):
             name = missing.removeprefix("STABLEHLO_").lower()
-            raise Refusal("the runtime has no kernel for it", _found(one, [name]))
+            raise Refusal("the runtime has no kernel for it", _places_named(one, [name]))
     _check_signatures(model, names)
     return model
 
@@ -140,7 +140,7 @@ def _prepare_for_export(module: Any) -> None:
 
 def _check_signatures(model: bytes, names: Sequence[Mapping[str, Any]]) -> None:
     """Refuse a model whose signatures are not those that were asked for."""
-    found = {
+    tensors = {
         one["name"]: [[name for name, *_ in one[key]] for key in ("inputs", "outputs")]
         for one in describe_model(model)["signatures"]
     }
@@ -151,14 +151,14 @@ def _check_signatures(model: bytes, names: Sequence[Mapping[str, Any]]) -> None:
             sorted(name for name, other in zip(given[key], given[state], strict=True) if not other)
             for key, state in (("inputs", "reads"), ("outputs", "assigns"))
         ]
-        has = found.get(given["signature"])
+        has = tensors.get(given["signature"])
         if has is None or [*map(sorted, has)] != wanted:
             raise Refusal(f"signature {given['signature']!r} takes and returns {has}, not {wanted}")
 
 
 def _errors(message: str) -> list[str]:
     """Return the errors in a message of MLIR, which shows lines and callers, too."""
-    return [found[1] for found in _ERROR.finditer(message)] or [message.strip()]
+    return [match[1] for match in _ERROR.finditer(message)] or [message.strip()]
 
 
 def _reported(module: Any, message: str) -> Refusal:
@@ -166,7 +166,7 @@ def _reported(module: Any, message: str) -> Refusal:
     errors = _errors(message)
     named = {_public(name) for text in errors for name in _QUOTED_OPERATION.findall(text)}
     frames = {f'"{file}":{line}:{column}' for file, line, column in _FRAME.findall(message)}
-    places = _found(module, named)
+    places = _places_named(module, named)
     here = [place for place in places if all(frame in place[1] for frame in frames)]
     others = [(name, "") for name in sorted(named)]
     return Refusal("; ".join(errors), here or places or others)
@@ -176,14 +176,14 @@ def _unwritten(module: Any, message: str) -> Refusal:
     """Return the refusal of operations that the exporter does not write."""
     if _ERROR.search(message):
         return _reported(module, message)
-    details = {found[1]: found[0].strip() for found in _DETAIL.finditer(message)}
+    details = {match[1]: match[0].strip() for match in _DETAIL.finditer(message)}
     if details:
-        return Refusal("; ".join(details.values()), _found(module, details))
+        return Refusal("; ".join(details.values()), _places_named(module, details))
     left = (one for one in nested_operations(module.operation) if not one.name.startswith(_WRITTEN))
     return Refusal("LiteRT has no such operation", _places(left))
 
 
-def _found(module: Any, names: Iterable[str]) -> list[Place]:
+def _places_named(module: Any, names: Iterable[str]) -> list[Place]:
     """Return the operations of a module that have one of some names, with or without dialect."""
     wanted = {*names}
     operations = nested_operations(module.operation)
