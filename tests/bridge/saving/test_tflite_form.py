@@ -346,6 +346,20 @@ def test_what_other_verbs_make_of_it(model, tmp_path):
     _assert_same([in_tensorflow(PARAMS, tf.constant(X))["score"]], expected)
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_new_values_are_finite_where_those_of_the_file_must_be(model, tmp_path, stored):
+    new = {"b": np.full_like(PARAMS["b"], -np.inf)}
+    np.savez(tmp_path / "new.npz", **new)
+    params = tmp_path / "new.npz" if stored else new
+    with pytest.raises(UnsupportedError, match=r"params\['b'\] has infinite elements"):
+        bridge.update(model, params, to=tmp_path / "newer")
+    with pytest.raises(UnsupportedError, match=r"params\['b'\] has infinite elements"):
+        bridge.serving.publish(model, tmp_path / "models", weights=params)
+    assert not (tmp_path / "newer").exists()
+    bridge.save(network, tmp_path / "plain", params=PARAMS, args="f32[batch,4]")
+    assert bridge.update(tmp_path / "plain", params).updated == ("b",)
+
+
 def test_a_difference_from_another_file_is_seen(model, tmp_path):
     options = {"params": PARAMS, "args": "f32[batch,4]"}
     bridge.save(network, tmp_path / "plain", platforms=["cpu"], **options)
