@@ -21,7 +21,9 @@ import pytest
 from tests.rounds import run_rounds
 from tests.xla_flags import UNOPTIMIZED, VARIABLE, with_xla_flags
 
-BRIDGE, ONNX = "tests/bridge", "tests/bridge/onnx"
+BRIDGE = "tests/bridge"
+# What walks modules operation by operation, for JAX, LiteRT and ONNX.
+WALKS = ("tests/bridge/lifting", "tests/bridge/litert", "tests/bridge/onnx")
 # What compares no bits of NaNs that TensorFlow computes.
 SMALL = tuple(
     f"tests/{name}"
@@ -39,8 +41,8 @@ VERBS = "tests/verbs"
 _UNOPTIMIZED = {"XLA_FLAGS": with_xla_flags(UNOPTIMIZED)}
 # What pytest is told, and what is in its environment.
 ROUNDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
-    ((BRIDGE, f"--ignore={ONNX}"), _UNOPTIMIZED),
-    ((ONNX,), _UNOPTIMIZED),
+    ((BRIDGE, *(f"--ignore={place}" for place in WALKS)), _UNOPTIMIZED),
+    (WALKS, _UNOPTIMIZED),
     (SMALL, {**_UNOPTIMIZED, VARIABLE: "1"}),
     ((VERBS,), {**_UNOPTIMIZED, VARIABLE: "1"}),
     (("tests", *(f"--ignore={place}" for place in (BRIDGE, *SMALL, VERBS))), {}),

@@ -120,10 +120,22 @@ if _log1mexp := getattr(jax.nn, "log1mexp", None):
 
 
 @functools.lru_cache(maxsize=64)
-def _random_gamma(shape: tuple[int, ...], *, is_log: bool) -> Callable[..., Any]:
-    """Return the random numbers of a shape, or their logarithms, as functions of key and order."""
-    draw = jax.random.loggamma if is_log else jax.random.gamma
-    return lambda key, order: draw(key, order, shape, jnp.result_type(order))
+def _random_gammas(shape: tuple[int, ...]) -> tuple[Callable[..., Any], ...]:
+    """Return the random numbers of a shape, and their logarithms, as functions of key and order.
+
+    Their dtype is that of the order, or one that JAX draws where none is asked for.
+    """
+
+    def drawing(draw: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
+        def drawn(key: Any, order: Any) -> Any:
+            if dtype is np.float64 and jnp.result_type(float) != dtype:
+                raise TypeError("JAX is set to have no float64")
+            return draw(key, order, shape, dtype or jnp.result_type(order))
+
+        return drawn
+
+    draws, dtypes = (jax.random.gamma, jax.random.loggamma), (None, np.float32, np.float64)
+    return tuple(drawing(draw, dtype) for dtype in dtypes for draw in draws)
 
 
 def _of_any_shape(*functions: Callable[..., Any]) -> Callable[..., tuple[Callable[..., Any], ...]]:
@@ -134,7 +146,7 @@ def _of_any_shape(*functions: Callable[..., Any]) -> Callable[..., tuple[Callabl
 # may be lowered to them.
 _PRIVATE: Mapping[str, Callable[[tuple[int, ...]], tuple[Callable[..., Any], ...]]] = {
     "_expn": _of_any_shape(jax.scipy.special.expn),
-    "_gamma": lambda shape: tuple(_random_gamma(shape, is_log=log) for log in (False, True)),
+    "_gamma": _random_gammas,
     "_rel_entr": _of_any_shape(jax.scipy.special.rel_entr, jax.scipy.special.kl_div),
 }
 if _erfcinv := getattr(jax.scipy.special, "erfcinv", None):

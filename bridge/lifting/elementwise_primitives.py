@@ -14,6 +14,7 @@ from jax import lax
 
 from bridge.lifting.lifted_operation import Lift, LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.attributes import comparison_direction, symbol_name
+from xla_call_module.stablehlo.combiners import complex_extreme
 from xla_call_module.stablehlo.elements import BROADCASTS, element_dtype, repeated_number
 from xla_call_module.stablehlo.modules import tensor_type
 
@@ -186,41 +187,11 @@ def _select(op: LiftedOperation) -> Any:
     which, chosen, other = op.arrays
     if np.shape(which) == () and np.shape(chosen) != ():
         which = lax.broadcast_in_dim(which, np.shape(chosen), ())
-    if op.dtype.kind == "c" and (extreme := _complex_extreme(op.raw)) is not None:
-        return extreme(chosen, other)
+    if op.dtype.kind == "c" and (extreme := complex_extreme(op.raw)):
+        return {"maximum": lax.max, "minimum": lax.min}[extreme](chosen, other)
     if op.raw.operands[1] == op.raw.operands[2] and _is_of_a_branch(op.raw.operands[0]):
         other = lax.stop_gradient(other)
     return lax.select(which, chosen, other)
-
-
-def _complex_extreme(select: Any) -> Callable[..., Any] | None:
-    """Return `lax.max` or `lax.min` if an operation chooses by the order that JAX writes for it.
-
-    It is that of the real parts, and of the imaginary parts where those are equal.
-    """
-    which, *values = select.operands
-    if _maker(which) != "stablehlo.select":
-        return None
-    equal, by_imag, by_real = (
-        _direction_of_parts(operand, part, values)
-        for operand, part in zip(which.owner.operands, ("real", "imag", "real"), strict=True)
-    )
-    extremes = {"GT": lax.max, "LT": lax.min}
-    return extremes.get(by_real) if equal == "EQ" and by_imag == by_real else None
-
-
-def _direction_of_parts(compared: Any, part: str, values: Sequence[Any]) -> str:
-    """Return how parts of two complex numbers are compared; empty if they are not."""
-    if _maker(compared) != "stablehlo.compare":
-        return ""
-    for operand, value in zip(compared.owner.operands, values, strict=True):
-        if _maker(operand) != f"stablehlo.{part}" or operand.owner.operands[0] != value:
-            return ""
-    return comparison_direction(compared.owner)
-
-
-def _maker(value: Any) -> str:
-    return str(getattr(value.owner, "name", ""))
 
 
 def _is_of_a_branch(which: Any) -> bool:
@@ -230,7 +201,7 @@ def _is_of_a_branch(which: Any) -> bool:
     an array and the same with no derivative, which are one value in StableHLO. The index of the
     branch is compared with the numbers of all of them.
     """
-    while _maker(which) in BROADCASTS:
+    while str(getattr(which.owner, "name", "")) in BROADCASTS:
         which = which.owner.operands[0]
     maker = which.owner
     if not _is_equality(maker) or not _is_integer(maker.operands[0]):

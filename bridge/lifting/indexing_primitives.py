@@ -13,7 +13,7 @@ from jax import lax
 
 from bridge.lifting.known_values import Dimension
 from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, LiftingRule
-from xla_call_module.stablehlo.combiners import block_dtypes, combiner_of
+from xla_call_module.stablehlo.combiners import block_dtypes, combiner_of, complex_combiner_of
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
 __all__ = ["RULES", "SCATTERS", "SCATTERS_OF_BOOLS"]
@@ -96,6 +96,8 @@ def _scatter(op: LiftedOperation) -> Any:
     name = combiner_of(block) if count == 1 else ""
     if dtypes[0].kind == "b":
         name = SCATTERS_OF_BOOLS.get(name, "")
+    if count == 1 and dtypes[0].kind == "c":
+        name = name or complex_combiner_of(block)
     if name in SCATTERS:
         return SCATTERS[name](
             values[0],

@@ -18,6 +18,7 @@ from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.combiners import (
     block_dtypes,
     combiner_of,
+    complex_combiner_of,
     extreme_and_place_of,
     identity_of,
 )
@@ -76,6 +77,8 @@ def _reduce(op: LiftedOperation) -> Any:
         for part in (op.arrays[:count], op.arrays[count:])
     )  # fmt: skip
     name = reducer_of(region.block)
+    if count == 1 and dtypes[0].kind == "c":
+        name = name or complex_combiner_of(region.block)
     if name:
         return _reduce_simply(name, values[0], starts[0], axes)
     if count == 2 and len(axes) == 1 and counts_along(op, axes[0]):

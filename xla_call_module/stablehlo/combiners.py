@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from xla_call_module.dtypes import Array
+from xla_call_module.stablehlo.attributes import comparison_direction
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import custom_call_target, tensor_type
 
@@ -20,6 +21,8 @@ __all__ = [
     "Trial",
     "block_dtypes",
     "combiner_of",
+    "complex_combiner_of",
+    "complex_extreme",
     "extreme_and_place_of",
     "identity_of",
 ]
@@ -68,6 +71,47 @@ def combiner_of(block: Any) -> str:
     return name if operands == arguments or turned else ""
 
 
+def complex_combiner_of(block: Any) -> str:
+    """Return `maximum` or `minimum` if a block keeps that of two complex numbers; else empty."""
+    *_, terminator = block
+    returned = _unconstrained(terminator.operation.operands[0])
+    select = getattr(returned.owner, "operation", None)
+    if select is None or select.name != "stablehlo.select":
+        return ""
+    chosen = list(select.operands)[1:]
+    return complex_extreme(select) if chosen == list(block.arguments) else ""
+
+
+def complex_extreme(select: Any) -> str:
+    """Return `maximum` or `minimum` if a choice is that of complex numbers in JAX; else empty.
+
+    Their order is that of the real parts, and of the imaginary parts where those are equal.
+    """
+    which, *values = select.operands
+    if _maker(which) != "stablehlo.select":
+        return ""
+    equal, by_imag, by_real = (
+        _direction_of_parts(operand, part, values)
+        for operand, part in zip(which.owner.operands, ("real", "imag", "real"), strict=True)
+    )
+    extremes = {"GT": "maximum", "LT": "minimum"}
+    return extremes.get(by_real, "") if equal == "EQ" and by_imag == by_real else ""
+
+
+def _direction_of_parts(compared: Any, part: str, values: Sequence[Any]) -> str:
+    """Return how parts of two complex numbers are compared; empty if they are not."""
+    if _maker(compared) != "stablehlo.compare":
+        return ""
+    for operand, value in zip(compared.owner.operands, values, strict=True):
+        if _maker(operand) != f"stablehlo.{part}" or operand.owner.operands[0] != value:
+            return ""
+    return comparison_direction(compared.owner)
+
+
+def _maker(value: Any) -> str:
+    return str(getattr(value.owner, "name", ""))
+
+
 def _unconstrained(value: Any) -> Any:
     """Return a value as it is without a sharding, which says nothing of a scalar."""
     maker = getattr(value.owner, "operation", None)
@@ -97,7 +141,7 @@ def identity_of(combiner: str, dtype: Any) -> Array:
         limits = bounds(dtype)
         return np.array(limits.min if kind == "least" else limits.max, dtype)
     infinite = np.array(-np.inf if kind == "least" else np.inf).astype(dtype)
-    if np.isinf(infinite.astype(np.float64)):
+    if np.isinf(np.real(infinite).astype(np.float64)):
         return infinite
     floats: Any = ml_dtypes.finfo
     return np.asarray(floats(dtype).min if kind == "least" else floats(dtype).max, dtype)

@@ -11,6 +11,7 @@ from jax.scipy import special
 
 import bridge
 from bridge.lifting import own_lowerings
+from tests.x64 import enable_x64
 
 _POINTS = (
     0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, 1e-30, -1e-30, 1e30, -1e30, 0.5, -0.5, 2.0, -3.0, np.nan,
@@ -184,3 +185,18 @@ def test_what_is_known_does_not_depend_on_how_jax_is_set():
     assert "random_gamma" in str(jax.make_jaxpr(lifted)(x))
     with jax.threefry_partitionable(not jax.config.jax_threefry_partitionable):
         np.testing.assert_allclose(jax.jit(bridge.to_jax(exported))(x), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("order", "x64"), [("float32", True), ("float16", False)])
+@pytest.mark.parametrize("draw", [jax.random.gamma, jax.random.loggamma])
+def test_random_gamma_is_known_where_it_is_wider_than_its_order(draw, order, x64):
+    with enable_x64(x64):
+        a = jnp.array([0.3, 0.5, 2.0], order)
+
+        def function(a):
+            return draw(jax.random.key(0), a)
+
+        lifted = bridge.to_jax(export.export(jax.jit(function))(a))
+        found, expected = (jax.vjp(f, a)[1](jnp.ones(3)) for f in (lifted, function))
+        assert found[0].dtype == a.dtype
+        np.testing.assert_array_equal(*found, *expected)

@@ -10,6 +10,7 @@ import pytest
 from jax import export, lax
 
 import bridge
+from tests.x64 import enable_x64
 
 _OPERATIONS = {"add": lax.add, "multiply": lax.mul, "maximum": lax.max}
 _REDUCTIONS = {
@@ -89,3 +90,28 @@ def test_derivatives_are_those_of_the_sum_or_product(name, reduction):
             argnums=(0, 1),
         )(rows, start)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jnp.max(x, 1),
+        lambda x: jnp.min(x),
+        lambda x: x.at[0].max(x[1]),
+        lambda x: x.at[:, jnp.array([0, 0, 2])].min(x[::-1]),
+    ],
+    ids=["max", "min of all", "scatter", "scatter to the same place"],
+)
+def test_extremes_of_complex_numbers_have_derivatives(function, dtype):
+    with enable_x64(dtype == "complex128"):
+        x = jnp.array([[1 + 2j, 3 - 1j, 3 + 1j], [0, 2j, -1]], dtype)
+        lifted = _lifted(function, x)
+        jvps = (jax.jvp(f, (x,), (2 * x + 1,)) for f in (function, lifted))
+        np.testing.assert_array_equal(*map(jnp.concatenate, _raveled(jvps)))
+        vjps = (jax.vjp(f, x) for f in (function, lifted))
+        np.testing.assert_array_equal(*(pull(result)[0] for result, pull in vjps))
+
+
+def _raveled(trees):
+    return [[leaf.ravel() for leaf in jax.tree.leaves(tree)] for tree in trees]
