@@ -12,13 +12,27 @@ from typing import Any
 import numpy as np
 
 from xla_call_module._jax import ir
-from xla_call_module.stablehlo.elements import read_elements, read_splat
+from xla_call_module.stablehlo.elements import read_elements, read_splat, repeated_number
 from xla_call_module.stablehlo.modules import find_main, functions_of, result_number, walk
 
 __all__ = ["prevent_misreadings"]
 
 # Operations whose operands must not be exchanged.
 _ORDERED = frozenset({"stablehlo.divide", "stablehlo.subtract"})
+# Operations that make infinities of few finite numbers, among them of ordinary ones.
+_UNBOUNDED = frozenset(
+    {
+        "stablehlo.divide",
+        "stablehlo.exponential",
+        "stablehlo.exponential_minus_one",
+        "stablehlo.log",
+        "stablehlo.log_plus_one",
+        "stablehlo.power",
+        "stablehlo.rsqrt",
+    }
+)
+# The greatest number that is added to a variance, so that the inverse of its root is finite.
+_MAX_EPSILON = 0.1
 # Operations whose initial values have kernels of their own, and so stay constants.
 _REDUCTIONS = frozenset({"stablehlo.reduce", "stablehlo.reduce_window"})
 _BARRIER = "stablehlo.optimization_barrier"
@@ -27,6 +41,8 @@ _BROADCASTS = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.reshape"})
 _CONSTANT = "stablehlo.constant"
 _CONVERT = "stablehlo.convert"
 _LOOP = "stablehlo.while"
+_PRODUCT = "stablehlo.multiply"
+_ROOTS = frozenset({"stablehlo.rsqrt", "stablehlo.sqrt"})
 
 
 def prevent_misreadings(module: Any, parameters: int) -> None:
@@ -60,7 +76,7 @@ def _hide(constant: Any) -> None:
     if elements.dtype != np.float32 or not elements.size:
         return
     misread = {
-        *(["stablehlo.multiply"] if not elements.any() else []),
+        *([_PRODUCT] if not elements.any() else []),
         *(["stablehlo.divide"] if (np.abs(elements) < np.finfo(np.float32).tiny).any() else []),
     }
     is_infinite = bool(np.isinf(elements).any())
@@ -170,7 +186,9 @@ def _separate(block: Any, constants: set[Any]) -> None:
 
     Of a difference or a quotient of a constant and a transposed array it transposes the result, and
     exchanges the operands by the way: it makes `transpose(x - 1)` of `1 - transpose(x)`. Of a
-    broadcast that is transposed it makes one with its dimensions in order.
+    broadcast that is transposed it makes one with its dimensions in order. And it computes what
+    depends on constants alone, the inverse of a divisor, too, and makes the greatest numbers of the
+    infinities among these.
 
     Args:
         block: the block.
@@ -187,18 +205,47 @@ def _separate(block: Any, constants: set[Any]) -> None:
                 _copy_operand(operation)
         elif operation.name == "stablehlo.transpose" and _is_broadcast(operation.operands[0]):
             _copy_operand(operation)
+        if _is_computed_with(operation, constants):
+            _copy_operand(operation, len(operation.operands) - 1)
         if all(value in constants for value in operation.operands):
             constants.update(operation.results)
 
 
-def _copy_operand(operation: Any) -> None:
-    """Let an operation take a copy of its first operand, made before that is repeated."""
-    while (maker := _maker(operation.operands[0])) is not None and maker.name in _BROADCASTS:
+def _is_computed_with(operation: Any, constants: Collection[Any]) -> bool:
+    """Return whether the converter would compute with an operand, and make infinities of it."""
+    if operation.name not in _UNBOUNDED or _is_inverse_deviation(operation):
+        return False
+    divides = operation.name == "stablehlo.divide" and not _is_constant(operation.operands[1])
+    needed = list(operation.operands)[-1:] if divides else list(operation.operands)
+    kind = ir.RankedTensorType(operation.results[0].type)
+    return isinstance(kind.element_type, ir.F32Type) and all(one in constants for one in needed)
+
+
+def _is_inverse_deviation(operation: Any) -> bool:
+    """Return whether an operation divides by the root of a variance and a small number.
+
+    The converter may fold it into the weights of a convolution. Its root may be one of a multiple.
+    """
+    value, is_root = operation.operands[-1], operation.name in _ROOTS
+    while (maker := _maker(value)) is not None and maker.name in (*_BROADCASTS, *_ROOTS, _PRODUCT):
+        is_root |= maker.name in _ROOTS
+        value, *factors = maker.operands
+        if not all(map(repeated_number, factors)):
+            return False
+    if not is_root or maker is None or maker.name != "stablehlo.add":
+        return False
+    numbers = map(repeated_number, maker.operands)
+    return any(number is not None and 0 < number <= _MAX_EPSILON for number in numbers)
+
+
+def _copy_operand(operation: Any, place: int = 0) -> None:
+    """Let an operation take a copy of an operand, made before that is repeated."""
+    while (maker := _maker(operation.operands[place])) is not None and maker.name in _BROADCASTS:
         if operation.name == "stablehlo.transpose":
             break
-        operation = maker
+        operation, place = maker, 0
     with operation.location, ir.InsertionPoint(operation):
-        operation.operands[0] = _copy_of(operation.operands[0])
+        operation.operands[place] = _copy_of(operation.operands[place])
 
 
 def _is_broadcast(value: Any) -> bool:

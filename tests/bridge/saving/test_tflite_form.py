@@ -252,6 +252,43 @@ def test_options(tmp_path, name):
             loaded.signatures["serving_default"](x=tf.ones([4, 4]))
 
 
+def test_infinities_that_follow_from_parameters_stay(tmp_path):
+    """The converter would compute with variables and counters, and divide by their inverses."""
+
+    def infinite(params, x):
+        number = lax.iota(jnp.float32, 4)
+        zero, one = params["zero"], params["one"]
+        return {
+            "quotients": x / zero + 1 / number + one / zero,
+            "tests": jnp.isinf(1 / number) | (jnp.isinf(lax.rsqrt(zero)) & jnp.isinf(zero**-1.5)),
+            "logarithms": (jnp.log(number), jnp.log(zero), jnp.log1p(-one), jnp.arctanh(one)),
+            "powers": (jnp.exp(100 * one), jnp.expm1(100 * one)),
+            "chosen": jnp.where(x > 0, 1 / zero, jnp.log(zero)),
+        }
+
+    params = {"zero": np.zeros(4, np.float32), "one": np.ones(4, np.float32)}
+    path = tmp_path / "model"
+    bridge.save(infinite, path, params=params, args="f32[3,4]", tflite=True)
+    found = _converted(path, "serving_default")(x=EDGES)
+    expected = jax.jit(infinite)(params, EDGES)
+    _assert_same([found[name] for name in ("chosen", "quotients", "tests")],
+                 [expected[name] for name in ("chosen", "quotients", "tests")])  # fmt: skip
+    for name in ("logarithms", "powers"):
+        numbers = [found[f"{name}_{index}"] for index in range(len(expected[name]))]
+        _assert_same(numbers, expected[name])
+
+
+def test_a_normalization_is_folded_into_its_factors(tmp_path):
+    def normalize(params, x):
+        return (x - params["mean"]) * lax.rsqrt(params["variance"] + 1e-5)
+
+    params = {"mean": np.ones(4, np.float32), "variance": np.full(4, 2, np.float32)}
+    bridge.save(normalize, tmp_path / "model", params=params, args="f32[3,4]", tflite=True)
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "model"))
+    details = tf.lite.Interpreter(model_content=converter.convert())._get_ops_details()
+    assert {one["op_name"] for one in details} <= {"SUB", "MUL", "DELEGATE"}
+
+
 def test_a_gradient_is_that_of_the_function_where_the_file_has_none(tmp_path):
     """An `Exported` that was serialized without one has it made of its own operations."""
     serialized = _exported().serialize(vjp_order=0)
