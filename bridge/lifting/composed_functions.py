@@ -40,12 +40,13 @@ from bridge.lifting.own_lowerings import (
     own_graphs,
     own_inputs,
     size_arguments,
+    unconverted,
     without_sizes,
 )
 from bridge.lifting.trial_on_numbers import block_agrees, operations_agree
 from xla_call_module.stablehlo.attributes import comparison_direction
 from xla_call_module.stablehlo.call_graph import named_by
-from xla_call_module.stablehlo.elements import element_dtype, repeated_number
+from xla_call_module.stablehlo.elements import BROADCASTS, element_dtype, repeated_number
 from xla_call_module.stablehlo.modules import tensor_type
 from xla_call_module.stablehlo.operation_locations import describe_primitive
 
@@ -95,6 +96,8 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "zeta": (jax.scipy.special.zeta, special.zeta),
 }
 # Newer versions of JAX have more.
+if _owens_t := getattr(jax.scipy.special, "owens_t", None):
+    _FUNCTIONS = {**_FUNCTIONS, "owens_t": (_owens_t, special.owens_t)}
 if _erfcx := getattr(jax.scipy.special, "erfcx", None):
     _FUNCTIONS = {**_FUNCTIONS, "erfcx": (_erfcx, special.erfcx)}
 _ARITIES = {"polygamma": 2, "zeta": 2}  # of those that take more than one array
@@ -142,19 +145,34 @@ def _of_any_shape(*functions: Callable[..., Any]) -> Callable[..., tuple[Callabl
     return lambda _: functions
 
 
+def _parts_of_two(function: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
+    """Return a function of two results, and each of these; what is not used is not in a module."""
+    return function, lambda x: function(x)[0], lambda x: function(x)[1]
+
+
 # Those that other functions of JAX are made of, by which of JAX's functions, of a result's shape,
 # may be lowered to them.
 _PRIVATE: Mapping[str, Callable[[tuple[int, ...]], tuple[Callable[..., Any], ...]]] = {
     "_expn": _of_any_shape(jax.scipy.special.expn),
     "_gamma": _random_gammas,
     "_rel_entr": _of_any_shape(jax.scipy.special.rel_entr, jax.scipy.special.kl_div),
+    "_pinv": _of_any_shape(
+        jnp.linalg.pinv,
+        lambda matrix, rtol: jnp.linalg.pinv(matrix, rtol),
+        lambda matrix: jnp.linalg.pinv(matrix, hermitian=True),
+        lambda matrix, rtol: jnp.linalg.pinv(matrix, rtol, hermitian=True),
+    ),
+    "det": _of_any_shape(jnp.linalg.det),
+    "frexp": _of_any_shape(*_parts_of_two(jnp.frexp)),
+    "slogdet": _of_any_shape(
+        *_parts_of_two(jnp.linalg.slogdet),
+        *_parts_of_two(functools.partial(jnp.linalg.slogdet, method="qr")),
+    ),
 }
 if _erfcinv := getattr(jax.scipy.special, "erfcinv", None):
     _PRIVATE = {**_PRIVATE, "_erfcinv_impl": _of_any_shape(_erfcinv)}
 if _sici := getattr(jax.scipy.special, "sici", None):
-    # A result that is not used is not in the module.
-    _integrals = (_sici, lambda x: _sici(x)[0], lambda x: _sici(x)[1])
-    _PRIVATE = {**_PRIVATE, "sici": _of_any_shape(*_integrals)}
+    _PRIVATE = {**_PRIVATE, "sici": _of_any_shape(*_parts_of_two(_sici))}
 _OF_SHAPE = ("_gamma",)  # those of which the shape has to be known
 # Functions that are lowered to operations without a name: how many arrays they take, and operations
 # or functions without which there is none of them.
@@ -168,7 +186,6 @@ _UNNAMED: Mapping[str, tuple[int, frozenset[str]]] = {
     "gammaincc": (2, frozenset({"while", "log", "exponential"})),
     "log_ndtr": (1, frozenset({"log", "minimum", "_where"})),
     "ndtri": (1, frozenset({"log", "sqrt", "_where"})),
-    "owens_t": (2, frozenset({"atan2", "dot_general"})),
     "poch": (2, frozenset({"gammasgn"})),
     "wofz": (1, frozenset({"complex", "polyval"})),
     "zeta": (2, frozenset({"power", "remainder", "floor"})),
@@ -184,6 +201,10 @@ _OWN: Mapping[str, tuple[Callable[..., Any], int, frozenset[str]]] = {
     "asin": (lax.asin, 1, frozenset({"atan2", "sqrt"})),
     "polygamma": (lax.polygamma, 2, frozenset({"floor", "power", "remainder"})),
 }
+if _fresnel := getattr(jax.scipy.special, "fresnel", None):
+    _, *_integrals = _parts_of_two(_fresnel)
+    _OF_FRESNEL = (1, frozenset({"polyval", "sincospisquaredhalf"}))
+    _OWN = {**_OWN, **{f"fresnel {n}": (part, *_OF_FRESNEL) for n, part in enumerate(_integrals)}}
 if primitives.nextafter_p in ad.primitive_jvps:  # of which older versions have no derivative
     _OWN = {**_OWN, "nextafter": (lax.nextafter, 2, frozenset({"and", "bitcast_convert", "or"}))}
 _MAX_EXPONENT = 64
@@ -198,6 +219,7 @@ def _pattern(name: str, *operands: Any) -> tuple[Any, ...]:
 
 _DIFFERENCE = _pattern("subtract", "x", "y")
 _ABOVE = _pattern("compare GT", "x", None)
+_MAGNITUDE = (_pattern("abs", "x"),)
 _SCALED = _pattern("log_plus_one", _pattern("exponential", _pattern("multiply", None, None)))
 # What is known by its operations, by the names of these functions of JAX.
 _PATTERNS: Mapping[str, Any] = {
@@ -246,6 +268,12 @@ _ENDINGS: Mapping[str, Any] = {
         _pattern("compare NE", _DIFFERENCE, _DIFFERENCE),
         _pattern("add", "x", "y"),
         _pattern("add", _pattern("maximum", "x", "y"), _pattern("multiply", None, _SCALED)),
+    ),
+    "owens_t": (
+        "func.call",
+        _pattern("or", _pattern("compare NE", "y", "y"), _pattern("compare NE", *_MAGNITUDE * 2)),
+        None,
+        _pattern("multiply", _pattern("sign", "y"), None),
     ),
     "xlog1py": ("func.call", None, _pattern("multiply", "x", _pattern("log_plus_one", "y")), 0.0),
     "xlogx": ("func.call", None, _pattern("multiply", "x", _pattern("log", "x")), 0.0),
@@ -345,13 +373,14 @@ def _by_own_lowerings(
                 break
 
 
-def _aval_of(value: Any) -> Aval | None:
+def _aval_of(value: Any, *, keeps_ones: bool = False) -> Aval | None:
     """Return an aval of the dtype and the rank of a value; None of what has no derivative."""
     text = str(value.type)
     if not text.startswith("tensor<") or not text.removesuffix(">").endswith(_INEXACT):
         return None
     type_ = tensor_type(text)
-    shape = tuple(None if size is None else 2 for size in type_.shape)
+    ones = (1,) if keeps_ones else ()
+    shape = tuple(size if size is None or size in ones else 2 for size in type_.shape)
     return shape, element_dtype(type_.element)
 
 
@@ -365,13 +394,21 @@ def _by_endings(
             continue
         if not _matches(operation.results[0], pattern, matched, functions):
             continue
-        inputs = tuple(matched[key] for key in sorted(matched))
-        made = _made_of(operation, inputs, order, functions)
-        call = ComposedCall(name, made, inputs)
-        types = {value.type for value in (*inputs, *operation.results)}
-        if made and len(types) == 1 and (function := _checked(call, functions)) is not None:
-            yield function
-            return
+        variables = [_before_broadcasts(matched[key]) for key in sorted(matched)]
+        for inputs in itertools.product(*variables):
+            made = _made_of(operation, inputs, order, functions)
+            checked = _checked(ComposedCall(name, made, inputs), functions) if made else None
+            if checked is not None:
+                yield checked
+                return
+
+
+def _before_broadcasts(value: Any) -> Iterator[Any]:
+    """Yield a value, and those that are broadcast to it."""
+    yield value
+    while getattr(value.owner, "name", "") in BROADCASTS:
+        value = unconverted(value.owner.operands[0])
+        yield value
 
 
 def _made_of(
@@ -405,7 +442,9 @@ def _by_structure(operation: Any, functions: Mapping[str, Any]) -> Iterator[Comp
     for name, pattern in _PATTERNS.items():
         if operation.name != pattern[0]:
             continue
-        if _matches(operation.results[0], pattern, matched, functions):
+        result = operation.results[0]
+        is_match = _matches(result, pattern, matched, functions)
+        if is_match and all(value.type == result.type for value in matched.values()):
             inputs = tuple(matched[key] for key in sorted(matched))
             yield ComposedCall(name, (operation,), inputs, _MATCHED[name])
             return
@@ -459,13 +498,17 @@ def _matches(
     """
     if pattern is None:
         return True
+    value = unconverted(value)
     if isinstance(pattern, str):
         known = matched.setdefault(pattern, value)
-        return bool(known == value) or repeated_number(known) == repeated_number(value) is not None
+        return (
+            _is_same(known, value) or repeated_number(known) == repeated_number(value) is not None
+        )
     if isinstance(pattern, float):
         return repeated_number(value) == pattern
-    maker = value.owner
     kind, *operands = pattern
+    *_, value = _before_broadcasts(value)
+    maker = value.owner
     name = getattr(maker, "name", "")
     if name == "stablehlo.compare":
         name += f" {comparison_direction(maker)}"
@@ -478,6 +521,17 @@ def _matches(
             matched.update(trial)
             return True
     return False
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two values are one, or one that is broadcast alike."""
+    if one == other:
+        return True
+    makers = [value.owner for value in (one, other)]
+    if one.type != other.type or any(getattr(m, "name", "") not in BROADCASTS for m in makers):
+        return False
+    dimensions, others = (maker.attributes["broadcast_dimensions"] for maker in makers)
+    return bool(dimensions == others) and _is_same(*(maker.operands[0] for maker in makers))
 
 
 def _size_operations(operations: Sequence[Any]) -> set[Any]:
@@ -597,12 +651,17 @@ def _call_of(
 def _checked(call: ComposedCall, functions: Mapping[str, Any]) -> ComposedCall | None:
     """Return a call, with its function if JAX lowers it so; None if it computes something else."""
     result = call.operations[-1].results[0]
-    if (aval := _aval_of(result)) is None:
+    is_broadcast = any(value.type != result.type for value in call.inputs)
+    known = [_aval_of(value, keeps_ones=is_broadcast) for value in call.inputs]
+    if any(aval is None for aval in known):
         return None
-    for graph in own_graphs(call.known, (aval,) * len(call.inputs)):
+    avals = tuple(aval for aval in known if aval is not None)
+    for graph in own_graphs(call.known, avals):
         inputs = own_inputs(result, graph, functions)
         if inputs is not None and set(inputs) == set(call.inputs):
             return replace(call, inputs=inputs, function=call.known)
+    if is_broadcast:
+        return None
     expected = _FUNCTIONS[call.name][1]
     agrees = operations_agree(call.operations, call.inputs, expected, functions)
     return call if agrees else None

@@ -34,6 +34,7 @@ __all__ = [
     "own_graphs",
     "own_inputs",
     "size_arguments",
+    "unconverted",
     "without_sizes",
 ]
 
@@ -168,7 +169,7 @@ def _written_out(main: Any, functions: Mapping[str, Any]) -> Any:
 def own_inputs(value: Any, graph: OwnGraph, functions: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """Return the values of a module of which another one is what a graph computes; None if of none.
 
-    All of them have one type.
+    They have the type of that value, or are broadcast to it.
 
     Args:
         value: the value of the module.
@@ -179,9 +180,22 @@ def own_inputs(value: Any, graph: OwnGraph, functions: Mapping[str, Any]) -> tup
     if len(graph.results) != 1 or not match.all_same([(graph.results[0], value)]):
         return None
     inputs = [match.bound.get(argument) for argument in graph.arguments]
-    if any(each is None or each.type != value.type for each in inputs):
+    if any(each is None for each in inputs):
         return None
-    return tuple(inputs)
+    return tuple(inputs) if _broadcast_to(inputs, value) else None
+
+
+def _broadcast_to(inputs: Sequence[Any], value: Any) -> bool:
+    """Return whether the function of arrays of these types has the type of a value."""
+    shape = tensor_type(str(value.type)).shape
+    shapes = [tensor_type(str(each.type)).shape for each in inputs]
+    if any(len(given) > len(shape) for given in shapes):
+        return False
+    padded = [(1,) * (len(shape) - len(given)) + tuple(given) for given in shapes]
+    return all(
+        size in sizes and set(sizes) <= {1, size}
+        for size, sizes in zip(shape, zip(*padded, strict=True), strict=True)
+    )
 
 
 def is_own(function: Any, graph: OwnGraph, functions: Mapping[str, Any]) -> bool:
@@ -237,7 +251,7 @@ def _results_of(block: Any) -> list[Any]:
     return list(last.operands)
 
 
-def _source(value: Any) -> Any:
+def unconverted(value: Any) -> Any:
     """Return the value that another one is, converted to its own type or not.
 
     JAX converts so where a Python number becomes an array of the same dtype.
@@ -256,10 +270,10 @@ def _element_of(value: Any) -> str:
 
 def _constant_of(value: Any) -> bytes | None:
     """Return the bytes of the number that a value repeats, or of its elements; None if computed."""
-    value = _source(value)
+    value = unconverted(value)
     maker = value.owner
     while getattr(maker, "name", "") in BROADCASTS:
-        maker = _source(maker.operands[0]).owner
+        maker = unconverted(maker.operands[0]).owner
     if getattr(maker, "name", "") != "stablehlo.constant":
         return None
     repeated = read_splat(maker)
@@ -291,7 +305,7 @@ class _Reader:
     def _operation(self, raw: Any, values: Mapping[Any, OwnValue]) -> dict[Any, OwnValue]:
         if not len(raw.results) or "tensor" not in str(raw.results[0].type):
             return {}
-        if _source(raw.results[0]) != raw.results[0]:
+        if unconverted(raw.results[0]) != raw.results[0]:
             return {raw.results[0]: values[raw.operands[0]]}
         operands = tuple(values[operand] for operand in without_sizes(raw, self._functions))
         graphs = tuple(
@@ -327,7 +341,7 @@ class _Match:
         pending = list(pairs)
         while pending:
             own, value = pending.pop()
-            value = _source(value)
+            value = unconverted(value)
             known = self.bound.setdefault(own, value)
             if own.element != _element_of(value):
                 return False

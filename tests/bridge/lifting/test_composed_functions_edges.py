@@ -42,6 +42,8 @@ def _chooses_nothing(x):
 
 # With arguments that are numbers, or several results.
 _OF_SPECIAL = {
+    "fresnel": lambda x: special.fresnel(x)[0] * special.fresnel(x)[1],
+    "fresnel sine": lambda x: special.fresnel(x)[0],
     "hyp1f1": lambda x: special.hyp1f1(1.5, 2.5, x),
     "hyp2f1": lambda x: special.hyp2f1(1.5, 2.5, 1.0, x),
     "polygamma": lambda x: special.polygamma(2, x),
@@ -112,6 +114,71 @@ def test_derivatives_at_edges(name, count):
     found, expected = (_derivatives(f, count)(*arguments) for f in (lifted, function))
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+_OF_TWO = {
+    **{name: function for name, function in _BINARY.items() if "nextafter" not in name},
+    **({"special.owens_t": special.owens_t} if hasattr(special, "owens_t") else {}),
+}
+_VECTOR = np.asarray(_POINTS, np.float32)
+_COLUMN = _VECTOR[:, None]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(_VECTOR, 2.0), (0.0, _VECTOR), (_VECTOR, _COLUMN)],
+    ids=["a scalar", "a scalar first", "vector and column"],
+)
+@pytest.mark.parametrize("name", _OF_TWO)
+def test_derivatives_of_arguments_that_are_broadcast(name, first, second):
+    function = _OF_TWO[name]
+    given = tuple(jnp.asarray(each, jnp.float32) for each in (first, second))
+    lifted = bridge.to_jax(export.export(jax.jit(lambda *given: function(*given)))(*given))
+    found, expected = (_derivatives(f, 2)(*given) for f in (lifted, function))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["logpmf of poisson", *_OF_TWO])
+def test_derivatives_where_an_argument_is_a_number(name):
+    function = _OF_TWO.get(name, jax.scipy.stats.poisson.logpmf)
+    x = jnp.asarray(_POINTS, jnp.float32)
+    lifted = bridge.to_jax(export.export(jax.jit(lambda x: function(x, 2.5)))(x))
+    found, expected = (_derivatives(f, 1)(x) for f in (lifted, lambda x: function(x, 2.5)))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+_OF_MATRICES = {
+    "det": jnp.linalg.det,
+    "logabsdet": lambda matrix: jnp.linalg.slogdet(matrix)[1],
+    "pinv": jnp.linalg.pinv,
+    "pinv of a tolerance": lambda matrix: jnp.linalg.pinv(matrix, 0.1),
+    "pinv of a symmetric matrix": lambda matrix: jnp.linalg.pinv(matrix, hermitian=True),
+    "slogdet by QR": lambda matrix: jnp.linalg.slogdet(matrix, method="qr")[1],
+}
+
+
+@pytest.mark.parametrize("name", _OF_MATRICES)
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_derivatives_at_matrices_that_are_zero_or_nan(name, size):
+    function = _OF_MATRICES[name]
+    matrices = jnp.stack([jnp.full((size, size), n, np.float32) for n in (0.0, 1.0, np.nan)])
+    lifted = bridge.to_jax(export.export(jax.jit(lambda x: function(x)))(matrices))
+    found, expected = (_derivatives(f, 1)(matrices) for f in (lifted, function))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("part", [slice(0, 1), slice(0, 2)], ids=["mantissa", "both"])
+def test_the_mantissa_has_its_derivative(part):
+    x = jnp.asarray(_POINTS, jnp.float32)
+
+    def compute(x):
+        return sum(each.astype(x.dtype) for each in jnp.frexp(x)[part])
+
+    lifted = bridge.to_jax(export.export(jax.jit(compute))(x))
+    found, expected = (_derivatives(f, 1)(x) for f in (lifted, compute))
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
