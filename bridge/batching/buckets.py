@@ -115,10 +115,11 @@ def _batch_symbol(signature: Signature, call: CallModule) -> str:
     leaders = sorted(set(symbolic.values()))
     listed = ", ".join(f"{name} {call.args[signature.inputs[name]]}" for name in signature.inputs)
     if len(leaders) != 1 or symbols(leaders[0]) != {leaders[0]}:
-        what = f"the dimensions {' and '.join(leaders)}" if leaders else "no symbolic dimension"
+        names = " and ".join(leaders) or "no symbolic dimension"
+        what = f"{names} {'lead' if len(leaders) > 1 else 'leads'}"
         raise StructureError(
             f"batch_buckets needs one dimension variable that leads the inputs of {signature.key}; "
-            f"{what} leads them: {listed}. To do: export it with the batch first and under one "
+            f"{what} them: {listed}. To do: export it with the batch first and under one "
             "name, as in jax.export.symbolic_shape('b, 28, 28'); or name the signatures that have "
             "batches, as in batch_buckets={'serving_default': (1, 8)}."
         )

@@ -342,8 +342,8 @@ class TestRefused:
         [
             (jnp.sin, ("3, b",), "no symbolic dimension leads"),
             (jnp.sin, ("3, 4",), "no symbolic dimension leads"),
-            (jnp.sin, ("2*b, 3",), r"the dimensions 2\*b leads"),
-            (lambda x, y: (x, y), ("b, 3", "c, 3"), "the dimensions b and c leads"),
+            (jnp.sin, ("2*b, 3",), r"2\*b leads"),
+            (lambda x, y: (x, y), ("b, 3", "c, 3"), "b and c lead them"),
             (lambda x, y: (x, y), ("b, 3", "4, b"), "The input y .*besides the first one"),
             (lambda x: jnp.concatenate([x, x]), ("b, 3",), r"The output output_0 .*\[2\*b,3\]"),
             (lambda x: x.T, ("b, 3",), "The output output_0 .*besides the first one"),
