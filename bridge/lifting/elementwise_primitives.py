@@ -14,7 +14,6 @@ from jax import lax
 
 from bridge.lifting.lifted_operation import Lift, LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.attributes import comparison_direction, symbol_name
-from xla_call_module.stablehlo.combiners import complex_extreme
 from xla_call_module.stablehlo.elements import BROADCASTS, element_dtype, repeated_number
 from xla_call_module.stablehlo.modules import tensor_type
 
@@ -187,8 +186,6 @@ def _select(op: LiftedOperation) -> Any:
     which, chosen, other = op.arrays
     if np.shape(which) == () and np.shape(chosen) != ():
         which = lax.broadcast_in_dim(which, np.shape(chosen), ())
-    if op.dtype.kind == "c" and (extreme := complex_extreme(op.raw)):
-        return {"maximum": lax.max, "minimum": lax.min}[extreme](chosen, other)
     if op.raw.operands[1] == op.raw.operands[2] and _is_of_a_branch(op.raw.operands[0]):
         other = lax.stop_gradient(other)
     return lax.select(which, chosen, other)
