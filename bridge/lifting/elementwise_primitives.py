@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from bridge.lifting.custom_derivatives import with_derivative
 from bridge.lifting.lifted_operation import Lift, LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.attributes import comparison_direction, symbol_name
+from xla_call_module.stablehlo.combiners import complex_extreme
 from xla_call_module.stablehlo.elements import BROADCASTS, element_dtype, repeated_number
 from xla_call_module.stablehlo.modules import tensor_type
 
@@ -186,6 +188,8 @@ def _select(op: LiftedOperation) -> Any:
     which, chosen, other = op.arrays
     if np.shape(which) == () and np.shape(chosen) != ():
         which = lax.broadcast_in_dim(which, np.shape(chosen), ())
+    if op.dtype.kind == "c" and (extreme := complex_extreme(op.raw)):
+        return _COMPLEX_EXTREMES[extreme](chosen, other)
     if op.raw.operands[1] == op.raw.operands[2] and _is_of_a_branch(op.raw.operands[0]):
         other = lax.stop_gradient(other)
     return lax.select(which, chosen, other)
@@ -308,6 +312,18 @@ def _move_unit(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, An
 # A complex number divided by its absolute value, of which JAX's `sign` has no derivative.
 _unit: Any = jax.custom_jvp(lax.sign)
 _unit.defjvp(_move_unit)
+
+
+def _choose_in_order(is_chosen: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the choice of one of two complex numbers; of equal ones it moves with both."""
+    return lambda x, y: jnp.where(x == y, (x + y) / 2, jnp.where(is_chosen(x, y), x, y))
+
+
+# From version 0.12 on, JAX has no derivatives of these.
+_COMPLEX_EXTREMES = {
+    "maximum": with_derivative(_choose_in_order(jnp.greater), lax.max),
+    "minimum": with_derivative(_choose_in_order(jnp.less), lax.min),
+}
 
 RULES = {
     **{f"stablehlo.{name}": LiftingRule(_plain(f)) for name, f in _FUNCTIONS.items()},

@@ -22,6 +22,7 @@ __all__ = [
     "block_dtypes",
     "combiner_of",
     "complex_combiner_of",
+    "complex_extreme",
     "extreme_and_place_of",
     "identity_of",
 ]
@@ -71,16 +72,23 @@ def combiner_of(block: Any) -> str:
 
 
 def complex_combiner_of(block: Any) -> str:
-    """Return `maximum` or `minimum` if a block keeps that of two complex numbers; else empty.
-
-    Their order in JAX is that of the real parts, and of the imaginary parts where those are equal.
-    """
+    """Return `maximum` or `minimum` if a block keeps that of two complex numbers; else empty."""
     *_, terminator = block
-    chosen = _unconstrained(terminator.operation.operands[0])
-    if _maker(chosen) != "stablehlo.select":
+    returned = _unconstrained(terminator.operation.operands[0])
+    select = getattr(returned.owner, "operation", None)
+    if select is None or select.name != "stablehlo.select":
         return ""
-    which, *values = chosen.owner.operands
-    if _maker(which) != "stablehlo.select" or values != list(block.arguments):
+    chosen = list(select.operands)[1:]
+    return complex_extreme(select) if chosen == list(block.arguments) else ""
+
+
+def complex_extreme(select: Any) -> str:
+    """Return `maximum` or `minimum` if a choice is that of complex numbers in JAX; else empty.
+
+    Their order is that of the real parts, and of the imaginary parts where those are equal.
+    """
+    which, *values = select.operands
+    if _maker(which) != "stablehlo.select":
         return ""
     equal, by_imag, by_real = (
         _direction_of_parts(operand, part, values)
