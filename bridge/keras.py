@@ -16,7 +16,7 @@ import numpy as np
 
 from bridge.layers.artifact import LayerWeight, StaticShape
 from bridge.layers.computation import MakeRun
-from bridge.layers.layer_base import PACKAGE, InitialValues, LayerBase
+from bridge.layers.layer_base import PACKAGE, InitialValues, LayerBase, is_training
 from xla_call_module.errors import DtypeError, MissingDependencyError, PlatformError
 from xla_call_module.tracebacks import api_boundary
 from xla_call_module.versions import Release
@@ -61,7 +61,7 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         train: the function for `training=True`: another Exported or function; with a
             path also the key of a signature.
         gradient_order: how many times the layer can be differentiated; at 0, a gradient is an
-            error.
+            error. On the JAX backend further gradients are made of the operations.
         tensorflow: the oldest TensorFlow that must run the saved layer without jaxlib, such as
             `"2.16"`; by default as old as the function allows, and the installed one.
         kwargs: `name`, `dtype` and others of `keras.layers.Layer`. Under a dtype policy such as
@@ -147,7 +147,7 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         self, inputs: Any, *more: Any, training: Any = None, **named: Any
     ) -> Any:
         """Return the specs of the outputs, from the symbolic shapes alone."""
-        function = self._computation.artifact.function(training=bool(training))
+        function = self._computation.artifact.function(training=is_training(training, self.name))
         leaves = self._inputs(function, (inputs, *more), named)
         return function.output_specs(
             leaves, lambda shape, dtype: keras.KerasTensor(shape, dtype.name)

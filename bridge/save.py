@@ -289,7 +289,7 @@ def save(
                 key, chains[key], exported, variables,
                 constants=tuple(constants), params=tree, updates=positions.get(key, {}),
                 inputs=names_of_signature(key, inputs, exporteds),
-                outputs=names_of_signature(key, outputs, exporteds),
+                outputs=names_of_signature(key, outputs, exporteds), gradient_order=gradient_order,
             )  # fmt: skip
         made.append(signature)
     signatures = with_defaults(made, defaults)
@@ -411,6 +411,7 @@ def _to_signature(
     updates: UpdatePositions,
     inputs: Names | None,
     outputs: Names | None,
+    gradient_order: int,
 ) -> Signature:
     call = chain.calls[0]
     has_params = params is not None
@@ -444,7 +445,7 @@ def _to_signature(
         parameters=parameter_names(call, arguments, first=int(has_params)),
         results=results,
         assigned=assigned,
-        no_gradient=_no_gradient(call.name, len(chain.calls) - 1),
+        no_gradient=_no_gradient(call.name, len(chain.calls) - 1, gradient_order),
         constants=places,
         check=chain.shape_check and with_names(chain.shape_check, call, names),
     )
@@ -467,8 +468,14 @@ def _results_without(tree: tree_util.PyTreeDef, assigned: Collection[int]) -> St
     return to_structure(structure, indices)
 
 
-def _no_gradient(name: str, order: int) -> str:
+def _no_gradient(name: str, order: int, asked: int) -> str:
     """Return the message of TensorFlow about the first order that is missing."""
+    if order < asked:
+        return (
+            f"{name} was saved with gradients up to order {order}, and not to the order {asked} "
+            "that was asked for: JAX has no further one, as the warning said when it was saved. To "
+            "do: have a number of steps for each loop, or export it again with its gradients."
+        )
     return (
         f"{name} was saved with gradients up to order {order}. To do: save it with "
         f"gradient_order={order + 1} or more (forward mode needs one more than reverse mode), or "

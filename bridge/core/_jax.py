@@ -492,12 +492,13 @@ def unstable_calls(error: Exception) -> list[tuple[str, str]]:
 
 
 def tracing_error_kind(error: Exception) -> str:
-    """Return `value`, `size` or `keys` for what a trace did not have; empty for other errors.
+    """Return `value`, `size`, `keys` or `scope` for what a trace did not have; else nothing.
 
-    It needed the value of an argument, a symbolic dimension as a number, or an order of the keys of
-    a dict. Not all of these have classes; a plain TypeError or ValueError is told by its text alone
-    (jax/_src/core.py, `canonicalize_shape`; CPython, of `_DimExpr`; jaxlib's pytrees). Without the
-    gate the error is JAX's own. It can go when each has a class.
+    It needed the value of an argument, a symbolic dimension as a number, an order of the keys of
+    a dict, or one scope of all symbolic dimensions. Not all of these have classes; a plain
+    TypeError or ValueError is told by its text alone (jax/_src/core.py, `canonicalize_shape`;
+    CPython, of `_DimExpr`; jaxlib's pytrees; jax/_src/export/shape_poly.py). Without the gate the
+    error is JAX's own. It can go when each has a class.
     """
     name, text = type(error).__name__, str(error)
     if name in _VALUE_ERRORS or "Shapes must be 1D sequences of concrete values" in text:
@@ -505,6 +506,8 @@ def tracing_error_kind(error: Exception) -> str:
     if name == _INCONCLUSIVE or "'_DimExpr' object cannot be interpreted as an integer" in text:
         return "size"
     unsortable = "Comparator raised exception while sorting pytree dictionary keys"
+    if "Invalid mixing of symbolic scopes" in text:
+        return "scope"
     return "keys" if unsortable in text else ""
 
 

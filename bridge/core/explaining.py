@@ -39,6 +39,11 @@ _SORTED = (
     "has a dict whose keys have no order, such as 1 and 'a' together, and JAX sorts keys. To do: "
     "take keys of one kind, such as text"
 )
+_SCOPE = (
+    "gets symbolic sizes of several scopes, one of each call of jax.export.symbolic_shape. To do: "
+    "pass scope= to the later calls, with the scope of the first; or give all arguments as text, "
+    "as in args='f32[b,3], f32[c,3]'"
+)
 _KEY = (
     "draws random numbers, and has no key. To do: save it as it is for inference, with "
     "is_training=False (Haiku) or deterministic=True or train=False (linen); or pass a function "
@@ -49,7 +54,7 @@ _STATE = (
     "use_running_average=True; or pass a function that calls apply with mutable= and returns the "
     "new state, too"
 )
-_BY_KIND = {"value": _BIND, "size": _FIXED, "keys": _SORTED}
+_BY_KIND = {"value": _BIND, "size": _FIXED, "keys": _SORTED, "scope": _SCOPE}
 _OF_FRAMEWORKS = {
     ("haiku", "MissingRNGError"): _KEY,
     ("flax", "InvalidRngError"): _KEY,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bridge.layers.layer_structures import fill, match_first, match_inputs, match_shapes
-from savedmodel.protos.structures import NONE, Structure
+from savedmodel.protos.structures import NONE, Branch, Structure
 from xla_call_module.call import CallModule, TensorSpec, bind_symbols
 from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import DType
@@ -107,6 +107,14 @@ class LayerFunction:
         """The flat arguments that are PRNG keys."""
         first = self.parameters + self.state
         return self.specs[first : first + self.keys]
+
+    @property
+    def keywords(self) -> frozenset[str]:
+        """The names of the inputs that are keyword arguments."""
+        assert isinstance(self.inputs, Branch)
+        (_, keyword) = (child for _, child in self.inputs.children)
+        assert isinstance(keyword, Branch)
+        return frozenset(key for key, _ in keyword.children)
 
     @property
     def first_input(self) -> int:

@@ -30,11 +30,13 @@ class LayerComputation:
         values: the initial value of each of them; None in a layer that was read, whose values come
             afterwards.
         shared: the weights that are variables of another layer, by their index.
+        takes_mask: whether the function that waits for the inputs has a parameter `mask`.
     """
 
     weights: tuple[LayerWeight, ...]
     values: tuple[np.ndarray[Any, Any], ...] | None
     shared: Mapping[int, Any]
+    takes_mask: bool
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class LayerComputation:
         export: Callable[[Sequence[Any], Mapping[str, Any]], Any] | None = None,
         shared: Mapping[int, Any] | None = None,
         trees: tuple[Structure, Structure] = (NONE, NONE),
+        takes_mask: bool = False,
     ) -> None:
         """Take over functions and initial values, which are documented above.
 
@@ -58,10 +61,12 @@ class LayerComputation:
                 `ArgumentSpec`s.
             shared: the weights of other layers.
             trees: the pytrees of parameters and state, where there is no artifact yet.
+            takes_mask: whether the function that is exported has a parameter `mask`.
         """
         self.weights = weights
         self.shared = dict(shared or {})
         self.values = values
+        self.takes_mask = takes_mask
         self._artifact = artifact
         self._constants: dict[str, np.ndarray[Any, Any]] = dict(constants or {})
         self._export = export

@@ -17,11 +17,16 @@ from bridge.layers.artifact import LayerFunction, LayerWeight, StaticShape
 from bridge.layers.computation import LayerComputation, MakeRun, check_cast
 from bridge.layers.config_text import decode_artifact, encode_artifact
 from xla_call_module._autograph import exempt_from_autograph
-from xla_call_module.errors import FormatError, MissingDependencyError
+from xla_call_module.errors import (
+    ArgumentError,
+    FormatError,
+    MissingDependencyError,
+    StructureError,
+)
 from xla_call_module.tracebacks import api_boundary
 from xla_call_module.versions import Release
 
-__all__ = ["PACKAGE", "InitialValues", "LayerBase"]
+__all__ = ["PACKAGE", "InitialValues", "LayerBase", "is_training"]
 
 # The name that classes are registered under, which is in files.
 PACKAGE = "bridge"
@@ -171,7 +176,9 @@ class LayerBase:
             is_float = dtype in ("bfloat16", "float16", "float32", "float64")
             return ArgumentSpec("an input", shape, self.compute_dtype if is_float else dtype, None)
 
-        named = {key: value for key, value in kwargs.items() if key not in _OWN_KEYWORDS}
+        passes_mask = self._computation.takes_mask and kwargs.get("mask") is not None
+        own = _OWN_KEYWORDS - {"mask"} if passes_mask else _OWN_KEYWORDS
+        named = {key: value for key, value in kwargs.items() if key not in own}
         self._computation.prepare(*tree_util.tree_map(describe, (tuple(args), named)))
         self._constants = self._make_constants()
 
@@ -189,7 +196,7 @@ class LayerBase:
 
     def _compute(self, args: Sequence[Any], named: Mapping[str, Any], training: Any) -> Any:
         """Return the outputs for inputs that are tensors; the state is updated in training."""
-        training = bool(training)
+        training = is_training(training, self.name)
         function, run = self._computation.runner(self._make_run(), training=training)
         leaves = self._inputs(function, args, named)
         arguments = self._held[: function.parameters + function.state]
@@ -223,6 +230,12 @@ class LayerBase:
         """Return the mask of the first masked input for the outputs that have its leading axes."""
         pairs = {id(leaf): mask for leaf, mask in zip(leaves, masks, strict=False)}
         function = self._computation.artifact.inference
+        if self._computation.takes_mask and "mask" not in function.keywords:
+            raise StructureError(
+                f"{function.name} has a parameter mask, which the layer {self.name} was first "
+                "called without, and its input has a mask. To do: pass it, as in "
+                "layer(x, mask=embedding.compute_mask(tokens)), or leave the parameter out."
+            )
         return function.output_masks(self.name, inputs, lambda leaf: pairs.get(id(leaf)))
 
     def save_own_variables(self, store: Any) -> None:
@@ -247,6 +260,8 @@ class LayerBase:
                     "it into the model that it was saved from."
                 )
             value = np.asarray(store[key])
+            if value.dtype.kind == "V":  # HDF5 has no name for the dtype, and the bits alone
+                value = value.view(weight.dtype.numpy)
             if value.shape != weight.shape:
                 raise FormatError(
                     f"The weight {weight.name} of the layer {self.name} has the shape "
@@ -287,3 +302,19 @@ class LayerBase:
             constants=None if known is None else known.constants,
         )
         return computation, rest
+
+
+def is_training(training: Any, layer: str) -> bool:
+    """Return whether a layer is called for training.
+
+    Raises:
+        ArgumentError: only a run of the graph would tell.
+    """
+    try:
+        return bool(training)
+    except TypeError as error:  # a symbolic tensor, or what JAX traces
+        raise ArgumentError(
+            f"The argument training of {layer} is {type(training).__name__}, whose value is not "
+            "known while a function is traced; expected True or False. To do: pass a bool, or "
+            "choose between two calls with tf.cond or jax.lax.cond."
+        ) from error

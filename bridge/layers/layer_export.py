@@ -86,6 +86,7 @@ def to_computation(
         export=export_for_inputs,
         shared=shared,
         trees=layer.structures(),
+        takes_mask="mask" in parameters_of(given.inference),
     )
 
 

@@ -17,6 +17,7 @@ from savedmodel.model import Variable
 from savedmodel.protos.structures import NONE, Structure
 from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.errors import ArgumentError
 
 __all__ = ["LayerState", "seed_of", "shape_of", "to_layer_state"]
 
@@ -127,8 +128,17 @@ def seed_of(rng: Any) -> int | None:
 
     Args:
         rng: the seeds or keys that `to_layer_state` takes, but no generator.
+
+    Raises:
+        ArgumentError: one is no number.
     """
-    first = tree_util.tree_leaves(rng)[0]
+    first, *_ = leaves = tree_util.tree_leaves(rng) or [None]
+    for leaf in leaves:
+        if np.asarray(to_physical(leaf)).dtype.kind not in "biu":
+            raise ArgumentError(
+                f"rng has {leaf!r}; expected an integer as a seed, a PRNG key, a pytree of these, "
+                "or True. To do: pass one of these."
+            )
     if isinstance(first, bool):
         return None
     words = np.asarray(to_physical(first), np.uint32 if np.ndim(first) else None).reshape(-1)

@@ -17,7 +17,12 @@ tf = pytest.importorskip("tensorflow")
 
 from bridge.layers.config_text import decode_artifact  # noqa: E402
 from bridge.tf_keras import ExportedLayer  # noqa: E402
-from xla_call_module.errors import DtypeError, FormatError, StructureError  # noqa: E402
+from xla_call_module.errors import (  # noqa: E402
+    ArgumentError,
+    DtypeError,
+    FormatError,
+    StructureError,
+)
 
 # TF-Keras says so of .h5 files, and of what it keeps in SavedModels.
 pytestmark = [
@@ -160,6 +165,44 @@ def test_masks_are_handed_on():
     model = keras.Model(tokens, [pooled(outputs["same"]), pooled(embedded)])
     found, plain = model.predict(np.array([[1, 2, 0, 0, 0]], "int32"), verbose=0)
     np.testing.assert_allclose(found, 2 * plain, rtol=1e-5)
+
+
+def test_a_function_gets_the_mask_that_is_passed():
+    def masked(x, mask=None):
+        return x if mask is None else x * mask[..., None]
+
+    tokens = keras.Input((5,), dtype="int32")
+    embedding = keras.layers.Embedding(7, 4, mask_zero=True)
+    passed = ExportedLayer(masked)(embedding(tokens), mask=embedding.compute_mask(tokens))
+    model = keras.Model(tokens, [passed, embedding(tokens)])
+    found, plain = model.predict(np.array([[1, 2, 0, 0, 0]], "int32"), verbose=0)
+    np.testing.assert_array_equal(found[:, :2], plain[:, :2])
+    assert not found[:, 2:].any()
+    with pytest.raises(StructureError, match=r"masked has a parameter mask.*To do: pass it"):
+        ExportedLayer(masked)(embedding(tokens))
+
+
+def test_dtypes_without_a_name_in_hdf5(tmp_path):
+    layer = ExportedLayer(
+        lambda p, x: x * p["narrow"].astype("float32") + p["half"].astype("float32"),
+        params={"narrow": np.full(4, 1.5, "float8_e4m3fn"), "half": np.full(4, 2.5, "bfloat16")},
+    )
+    model = keras.Sequential([keras.Input((4,)), layer])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(X, verbose=0), X * 1.5 + 2.5)
+
+
+@pytest.mark.parametrize("seed", ["a", 1.5, {"a": 1, "b": "c"}])
+def test_a_seed_that_is_none_is_refused(seed):
+    with pytest.raises(ArgumentError, match="expected an integer as a seed, a PRNG key"):
+        ExportedLayer(lambda key, x: x, rng=seed)
+
+
+def test_training_is_known_where_a_function_is_traced():
+    layer = ExportedLayer(lambda x, training: -x if training else x)
+    with pytest.raises(ArgumentError, match=r"argument training of .* is not known"):
+        tf.function(lambda training: layer(X, training=training))(tf.constant(True))
 
 
 def test_mixed_precision():

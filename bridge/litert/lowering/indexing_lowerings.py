@@ -159,6 +159,14 @@ def _result_shape(
 
 # Updates that are subtracted are negated.
 _SCATTERS: Mapping[str, Callable[..., Any]] = {**SCATTERS, "subtract": lax.scatter_add}
+# A function of the old elements and the updates, for as many arrays as there are.
+_Combine = Callable[..., Sequence[Any]]
+# Those of complex numbers, of which the rule gets one part after the other.
+_OF_PARTS: Mapping[str, _Combine] = {
+    "add": lambda old, new: [old + new],
+    "replace": lambda _, new: [new],
+    "subtract": lambda old, new: [old - new],
+}
 
 
 def _scatter(op: LoweredOperation, kernels: Collection[str] = _SCATTERS) -> Any:
@@ -192,33 +200,41 @@ def _scatter(op: LoweredOperation, kernels: Collection[str] = _SCATTERS) -> Any:
     lines = [lax.transpose(update, order).reshape(-1, width) for update in updates]
     turned = (*indexed, *others)
     rows = [lax.transpose(value, turned).reshape(count_rows, width) for value in values]
-    made = _combined(op, rows, flat, lines, name if name in kernels else "")
+    made = _combined(op, rows, flat, lines, name, kernels)
     back = [turned.index(axis) for axis in range(len(shape))]
     return [lax.transpose(one.reshape([shape[n] for n in turned]), back) for one in made]
 
 
 def _combined(
-    op: LoweredOperation, rows: list[Any], flat: Any, lines: list[Any], name: str
+    op: LoweredOperation,
+    rows: list[Any],
+    flat: Any,
+    lines: list[Any],
+    name: str,
+    kernels: Collection[str],
 ) -> list[Any]:
     """Return matrices whose rows at indices are combined with lines."""
     logical = op.logical_dtype()
     if logical.kind == "b":
-        name = SCATTERS_OF_BOOLS.get(name, "")
+        name = SCATTERS_OF_BOOLS.get(name, "") if name in kernels else ""
         if name:
             made = put_rows(
                 rows[0].astype(np.int32), flat, lines[0].astype(np.int32), _SCATTERS[name]
             )
             return [made != 0]
-    if logical.kind == "c" and name not in ("add", "replace", "subtract"):
-        op.refuse("LiteRT combines complex numbers by their sum only")
-    if name in ("maximum", "minimum"):
+    combine: _Combine = op.regions[0].of_elements
+    if logical.kind == "c":
+        if name not in _OF_PARTS:
+            op.refuse("LiteRT combines complex numbers in an array by sums and differences only")
+        combine = _OF_PARTS[name]
+    if name in kernels and name in ("maximum", "minimum"):
         return [_extreme(logical, rows[0], flat, lines[0], _SCATTERS[name])]
-    if name in _SCATTERS:
+    if name in kernels:
         update = -lines[0] if name == "subtract" else lines[0]
         return [put_rows(rows[0], flat, update, _SCATTERS[name])]
     if op.flag("unique_indices"):
-        return _combine_once(op, rows, flat, lines)
-    return _combine_in_order(op, rows, flat, lines)
+        return _combine_once(combine, rows, flat, lines)
+    return _combine_in_order(combine, rows, flat, lines)
 
 
 def _extreme(
@@ -236,11 +252,11 @@ def _extreme(
     return jnp.where(nan != 0, np.float32(np.nan), made)
 
 
-def _combine_once(op: LoweredOperation, rows: list[Any], flat: Any, lines: list[Any]) -> list[Any]:
+def _combine_once(combine: _Combine, rows: list[Any], flat: Any, lines: list[Any]) -> list[Any]:
     """Combine lines with rows of which no two are the same."""
     last = rows[0].shape[0] - 1
     old = [take_rows(_numbers(row), jnp.minimum(flat, last)).astype(row.dtype) for row in rows]
-    made = op.regions[0].of_elements(*old, *lines)
+    made = combine(*old, *lines)
     return [
         put_rows(_numbers(row), flat, _numbers(line)).astype(row.dtype)
         for row, line in zip(rows, made, strict=True)
@@ -251,9 +267,7 @@ def _numbers(value: Any) -> Any:
     return value.astype(np.int32) if value.dtype == np.bool_ else value
 
 
-def _combine_in_order(
-    op: LoweredOperation, rows: list[Any], flat: Any, lines: list[Any]
-) -> list[Any]:
+def _combine_in_order(combine: _Combine, rows: list[Any], flat: Any, lines: list[Any]) -> list[Any]:
     """Combine one line after another, since several may be for one row."""
     count, size = flat.shape[0], rows[0].shape[0]
 
@@ -263,7 +277,7 @@ def _combine_in_order(
         place = jnp.minimum(at, size - 1)
         old = [lax.dynamic_slice(row, (place, 0), (1, row.shape[1])) for row in now]
         given = [lax.dynamic_slice(line, (number, 0), (1, line.shape[1])) for line in lines]
-        new = op.regions[0].of_elements(*old, *given)
+        new = combine(*old, *given)
         new = [jnp.where(at < size, *pair) for pair in zip(new, old, strict=True)]
         put = [
             lax.dynamic_update_slice(row, one, (place, 0))

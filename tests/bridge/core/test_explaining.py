@@ -46,6 +46,15 @@ def save(tmp_path):
             INCONCLUSIVE,
             r"export it with a fixed size.*is inconclusive",
         ),
+        (
+            lambda x, y: x @ y.T,
+            tuple(
+                jax.ShapeDtypeStruct(jax.export.symbolic_shape(shape), "float32")
+                for shape in ("b, 3", "c, 3")
+            ),
+            StructureError,
+            r"symbolic sizes of several scopes.*To do: pass scope=",
+        ),
         (lambda x: {1: x, "a": x}, "f32[3]", StructureError, "has a dict whose keys have no order"),
     ],
 )

@@ -86,6 +86,14 @@ def scatters(x):
             x.at[places[:2]].set(x[:2]), x.at[places].min(x, mode="drop"))  # fmt: skip
 
 
+def complex_scatters(x):
+    places = jnp.array([2, 0, 2])
+    y = (finite(x) * (1 + 2j)).astype(jnp.complex64)
+    made = (y.at[places].add(y * 1j), y.at[places].set(y), y.at[places].subtract(y),
+            y.at[places[:2]].add(y[:2], unique_indices=True))  # fmt: skip
+    return [(one.real, one.imag) for one in made]
+
+
 def finite(x):
     return jnp.where(jnp.isfinite(x) & (jnp.abs(x) < 1e3), x, 1)
 
@@ -95,6 +103,7 @@ FUNCTIONS = {
     "branch_in_a_loop": branch_in_a_loop,
     "branches": branches,
     "comparisons": lambda x: (x == jnp.inf, x > -jnp.inf, jnp.isposinf(x), jnp.nan_to_num(x)),
+    "complex_scatters": complex_scatters,
     "differences": lambda x: (1 - x.T, 2 / x.T, jnp.arange(3.0) - x.T, 1 - jnp.sin(x).T * 2),
     "factorization": lambda x: jnp.linalg.cholesky(finite(x) @ finite(x).T + 4 * jnp.eye(3)),
     "infinities": lambda x: (
