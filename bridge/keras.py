@@ -193,6 +193,11 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         known = getattr(shape, "rank", 0) is not None  # TensorFlow's may be unknown
         return tuple(shape) if known else None, keras.backend.standardize_dtype(dtype)
 
+    def _track(self, weights: Sequence[LayerWeight], variables: Sequence[Any]) -> None:
+        """Have `tf.train.Checkpoint` find variables, which Keras shows it as attributes alone."""
+        for weight, variable in zip(weights, variables, strict=True):
+            setattr(self, f"weight {weight.name}", variable)
+
     def _make_weight(self, weight: LayerWeight, value: Any, *, is_state: bool) -> Any:
         average = "mean" if weight.dtype.differentiable else "only_first_replica"
         aggregation = average if is_state else "none"

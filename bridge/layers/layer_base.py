@@ -154,14 +154,17 @@ class LayerBase:
             )
             for index, weight in enumerate(exported.weights)
         ]
+        self._track(exported.weights, self._held)
         self._constants = self._make_constants() if exported.is_ready else []
 
     def _make_constants(self) -> list[Any]:
-        known = self._computation.constants
-        return [
-            self._make_constant(constant, known.get(constant.name))
-            for constant in self._computation.artifact.constants
-        ]
+        known, constants = self._computation.constants, self._computation.artifact.constants
+        made = [self._make_constant(one, known.get(one.name)) for one in constants]
+        self._track(constants, made)
+        return made
+
+    def _track(self, weights: Sequence[LayerWeight], variables: Sequence[Any]) -> None:
+        """Have checkpoints find variables, where the framework does not look for them in lists."""
 
     def _export_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Export the function for the arguments of the layer, unless it is exported."""

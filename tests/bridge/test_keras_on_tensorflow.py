@@ -205,3 +205,27 @@ def test_nothing_is_traced_again_for_another_batch():
         layer(X[:size])
     assert len(calls) <= 2, "once for the export, and once for its derivative"
     assert isinstance(layer._computation.artifact.inference, LayerFunction)
+
+
+def test_a_checkpoint_has_all_weights(tmp_path):
+    def count(params, state, x):
+        outputs = x @ params["kernel"] + params["large"].sum()
+        return outputs, {"calls": state["calls"] + 1}
+
+    params = {"kernel": np.ones((4, 1), "float32"), "large": np.ones(3, "float32")}
+    layer = ExportedLayer(
+        count,
+        params=params,
+        trainable={"kernel": True, "large": False},
+        state={"calls": np.int32(0)},
+    )
+    layer(np.ones((2, 4), "float32"), training=True)
+    checkpoint = tf.train.Checkpoint(layer=layer)
+    path = checkpoint.save(tmp_path / "checkpoint")
+    saved = [np.array(weight) for weight in layer.weights]
+    assert len(saved) == 3
+    for weight in layer.weights:
+        weight.assign(np.zeros(weight.shape, weight.dtype))
+    checkpoint.restore(path)
+    for weight, value in zip(layer.weights, saved, strict=True):
+        np.testing.assert_array_equal(np.array(weight), value)
