@@ -279,6 +279,17 @@ _ENDINGS: Mapping[str, Any] = {
     "xlogx": ("func.call", None, _pattern("multiply", "x", _pattern("log", "x")), 0.0),
     "xlogy": ("func.call", None, _pattern("multiply", "x", _pattern("log", "y")), 0.0),
 }
+# The same of complex numbers, whose logarithms JAX exports as operations on their parts.
+_REAL, _IMAGINARY = _pattern("real", "y"), _pattern("imag", "y")
+_COMPLEX_ENDINGS: Mapping[str, Any] = {
+    name: (
+        "func.call",
+        None,
+        _pattern("multiply", "x", _pattern("complex", None, _pattern("atan2", _IMAGINARY, real))),
+        None,
+    )
+    for name, real in (("xlog1py", _pattern("add", _REAL, 1.0)), ("xlogy", _REAL))
+}
 _NUMBERED = re.compile(r"_\d+$")
 # Ends of the types of arrays of numbers that have derivatives.
 _INEXACT = ("f16", "bf16", "f32", "f64", "complex<f32>", "complex<f64>")
@@ -388,7 +399,7 @@ def _by_endings(
     operation: Any, order: Mapping[Any, int], functions: Mapping[str, Any]
 ) -> Iterator[ComposedCall]:
     """Yield the call that an operation ends, known by its last operations and tried on numbers."""
-    for name, pattern in _ENDINGS.items():
+    for name, pattern in (*_ENDINGS.items(), *_COMPLEX_ENDINGS.items()):
         matched: dict[str, Any] = {}
         if name not in _FUNCTIONS or operation.name != pattern[0]:
             continue
@@ -660,7 +671,7 @@ def _checked(call: ComposedCall, functions: Mapping[str, Any]) -> ComposedCall |
         inputs = own_inputs(result, graph, functions)
         if inputs is not None and set(inputs) == set(call.inputs):
             return replace(call, inputs=inputs, function=call.known)
-    if is_broadcast:
+    if is_broadcast or avals[0][1].kind == "c":  # what is tried are real numbers of one shape
         return None
     expected = _FUNCTIONS[call.name][1]
     agrees = operations_agree(call.operations, call.inputs, expected, functions)

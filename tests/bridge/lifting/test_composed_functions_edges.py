@@ -148,6 +148,27 @@ def test_derivatives_where_an_argument_is_a_number(name):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
+_COMPLEX = np.array([0, 1 + 1j, -1, 2 - 0.5j, 3j], np.complex64)
+_COMPLEX_GRID = tuple(part.reshape(-1) for part in np.meshgrid(_COMPLEX, _COMPLEX))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [_COMPLEX_GRID, (_COMPLEX, 2.0), (0.0, _COMPLEX), (_COMPLEX, _COMPLEX[:, None])],
+    ids=["two arrays", "a scalar", "a scalar first", "vector and column"],
+)
+@pytest.mark.parametrize("name", ["xlog1py", "xlogy"])
+def test_derivatives_of_complex_numbers_at_zero(name, first, second):
+    function = getattr(special, name)
+    given = tuple(jnp.asarray(each, jnp.complex64) for each in (first, second))
+    lifted = bridge.to_jax(export.export(jax.jit(lambda *given: function(*given)))(*given))
+    tangents = tuple(jnp.full_like(each, 1 + 2j) for each in given)
+    zeros = tuple(map(jnp.zeros_like, given))
+    for pushed in ((tangents[0], zeros[1]), (zeros[0], tangents[1])):
+        found, expected = (jax.jvp(f, given, pushed) for f in (lifted, function))
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
 _OF_MATRICES = {
     "det": jnp.linalg.det,
     "logabsdet": lambda matrix: jnp.linalg.slogdet(matrix)[1],
