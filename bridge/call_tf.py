@@ -32,7 +32,8 @@ def call_tf(
     TensorFlow's gradients), `vmap`, JAX's control flow, `checkpoint` and `jax.export`, also with
     symbolic shapes, for which it is compiled at several sizes. TensorFlow compiles the function
     once for each combination of shapes and dtypes, and its StableHLO becomes a part of JAX's
-    program, which then calls no Python.
+    program, which then calls no Python. What TensorFlow asserts, as by `tf.debugging.assert_positive` and
+    `tf.debugging.check_numerics`, is not checked then, as with its `jit_compile=True`.
 
     Args:
         fun_tf: a Python function of tensors, a `tf.function`, a concrete function, a Keras layer
@@ -53,8 +54,8 @@ def call_tf(
             respect to it. `constant`: their values when JAX traces the call, for a function that is
             exported.
         compiled: False runs the function in TensorFlow, through a callback: for operations that XLA
-            cannot compile (strings, `tf.py_function`, lookups, shapes that depend on values), and
-            for side effects. The variables are then always live, and nothing can be exported.
+            cannot compile (strings, `tf.py_function`, lookups, shapes that depend on values), for
+            assertions and for side effects. The variables are then always live, and nothing can be exported.
         has_side_effects: with `compiled=False` or `graph=True`, whether each call runs even if its
             results are not used, and, with `compiled=False`, calls keep their order; by default, if
             the function assigns to variables, draws random numbers, prints or calls Python.
@@ -67,6 +68,8 @@ def call_tf(
     Raises:
         InteropError: the function or its arguments cannot cross; raised when it is called, except
             for wrong options.
+        Exception: what the function itself raises when TensorFlow traces it, such as a `ValueError`
+            of shapes that do not fit, comes out as it is.
 
     Example:
         >>> import bridge, jax, jax.numpy as jnp, tensorflow as tf

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from bridge.core.exported_file import MAX_EXPORTED_BYTES, parse_exported
 from bridge.lifting.lifted_function import lift_call
-from bridge.loading.lifted_exported import lift_exported
+from bridge.loading.lifted_exported import lift_exported, operand_of
 from bridge.loading.loaded import LoadedModel, LoadedSignature
 from bridge.loading.mlir_files import call_of_file, is_mlir, with_signature
 from savedmodel.files.model_folder import read_file
@@ -60,8 +60,17 @@ def _parse(content: bytes, path: Path, place: str) -> export.Exported | CallModu
 def _lift_flat(call: CallModule, mesh: Mesh | None) -> Callable[..., Any]:
     flat = lift_call(call, mesh)
 
-    def lifted(*arrays: Any) -> Any:
-        results = flat(*(arrays[index] for index in call.kept))
+    avals = [jax.ShapeDtypeStruct((), spec.dtype.numpy) for spec in call.args]
+
+    def lifted(*arrays: Any, **named: Any) -> Any:
+        if named or len(arrays) != len(avals):
+            raise StructureError(
+                f"{call.name} was called with {len(arrays)} positional and {len(named)} keyword "
+                f"arguments; expected {len(avals)} positional ones. To do: pass arrays "
+                f"({', '.join(map(str, call.args))})."
+            )
+        kept = [operand_of(arrays[index], avals[index], call.args[index]) for index in call.kept]
+        results = flat(*kept)
         return results[0] if len(results) == 1 else results
 
     lifted.__name__ = lifted.__qualname__ = call.name

@@ -25,7 +25,7 @@ from xla_call_module.exported import from_exported
 from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
 from xla_call_module.symbolic_shapes import constraints_of, limited_steps, parse_shape
 
-__all__ = ["float0_zeros", "lift_exported", "lift_leaves", "symbolic_specs"]
+__all__ = ["float0_zeros", "lift_exported", "lift_leaves", "operand_of", "symbolic_specs"]
 
 
 def lift_exported(exported: export.Exported, mesh: Mesh | None = None) -> Callable[..., Any]:
@@ -71,7 +71,7 @@ def lift_leaves(exported: export.Exported, mesh: Mesh | None = None, *, name: st
         needed = needed_devices(name or exported.fun_name, exported)
 
     def lifted(*leaves: Any) -> tuple[Any, ...]:
-        operands = [_operand(leaves[n], exported.in_avals[n], call.args[n]) for n in call.kept]
+        operands = [operand_of(leaves[n], exported.in_avals[n], call.args[n]) for n in call.kept]
         if needed is not None and not jax.sharding.get_abstract_mesh().axis_names:
             operands = require_devices(operands, needed)
         pairs = zip(flat(*operands), exported.out_avals, strict=True)
@@ -111,8 +111,12 @@ def _text(dim: Any) -> int | str:
     return dim if isinstance(dim, int) else str(dim)
 
 
-def _operand(leaf: Any, aval: Any, spec: TensorSpec) -> Any:
-    """Return a leaf as its operand: of typed PRNG keys their data, of float0 False."""
+def operand_of(leaf: Any, aval: Any, spec: TensorSpec) -> Any:
+    """Return a leaf as its operand: of typed PRNG keys their data, of float0 False.
+
+    Raises:
+        DtypeError: it is no array, or one of another dtype.
+    """
     if is_float0(aval):
         return jnp.zeros(np.shape(leaf), bool)
     if isinstance(leaf, (bool, int, float, complex)):

@@ -95,6 +95,21 @@ def test_wrong_arguments_are_refused(example, lifted):
         lifted(params)
 
 
+@pytest.mark.parametrize("kind", ["text", "portable artifact"])
+def test_wrong_arguments_of_a_module_are_refused(kind):
+    x = jnp.ones(3)
+    exported = export.export(jax.jit(lambda x, y: x + y))(x, x)
+    text = kind == "text"
+    lifted = bridge.to_jax(exported.mlir_module() if text else exported.mlir_module_serialized)
+    np.testing.assert_array_equal(lifted(x, x), x + x)
+    for given, named in (((x,), {}), ((x, x, x), {}), ((x,), {"y": x})):
+        with pytest.raises(StructureError, match=r"pass arrays \(float32\[3\], float32\[3\]\)"):
+            lifted(*given, **named)
+    for other in (x.astype(int), x.astype(jnp.bfloat16), x.astype(complex), {"x": x}, None):
+        with pytest.raises(DtypeError, match=r"args\[0\] is .*; expected float32"):
+            lifted(other, other)
+
+
 def test_slices_of_symbolic_sizes_in_a_loop():
     """What a loop over arrays of symbolic sizes reads, JAX writes as a slice of computed limits."""
 
