@@ -32,8 +32,9 @@ def call_tf(
     TensorFlow's gradients), `vmap`, JAX's control flow, `checkpoint` and `jax.export`, also with
     symbolic shapes, for which it is compiled at several sizes. TensorFlow compiles the function
     once for each combination of shapes and dtypes, and its StableHLO becomes a part of JAX's
-    program, which then calls no Python. What TensorFlow asserts, as by `tf.debugging.assert_positive` and
-    `tf.debugging.check_numerics`, is not checked then, as with its `jit_compile=True`.
+    program, which then calls no Python. What TensorFlow asserts, as by
+    `tf.debugging.assert_positive` and `tf.debugging.check_numerics`, is not checked then, as with
+    its `jit_compile=True`.
 
     Args:
         fun_tf: a Python function of tensors, a `tf.function`, a concrete function, a Keras layer
@@ -55,7 +56,8 @@ def call_tf(
             exported.
         compiled: False runs the function in TensorFlow, through a callback: for operations that XLA
             cannot compile (strings, `tf.py_function`, lookups, shapes that depend on values), for
-            assertions and for side effects. The variables are then always live, and nothing can be exported.
+            assertions and for side effects. The variables are then always live, and nothing can be
+            exported.
         has_side_effects: with `compiled=False` or `graph=True`, whether each call runs even if its
             results are not used, and, with `compiled=False`, calls keep their order; by default, if
             the function assigns to variables, draws random numbers, prints or calls Python.

@@ -279,16 +279,22 @@ _ENDINGS: Mapping[str, Any] = {
     "xlogx": ("func.call", None, _pattern("multiply", "x", _pattern("log", "x")), 0.0),
     "xlogy": ("func.call", None, _pattern("multiply", "x", _pattern("log", "y")), 0.0),
 }
-# The same of complex numbers, whose logarithms JAX exports as operations on their parts.
 _REAL, _IMAGINARY = _pattern("real", "y"), _pattern("imag", "y")
-_COMPLEX_ENDINGS: Mapping[str, Any] = {
-    name: (
-        "func.call",
-        None,
-        _pattern("multiply", "x", _pattern("complex", None, _pattern("atan2", _IMAGINARY, real))),
-        None,
-    )
+_COMPLEX_LOGS: Mapping[str, Any] = {
+    name: _pattern("complex", None, _pattern("atan2", _IMAGINARY, real))
     for name, real in (("xlog1py", _pattern("add", _REAL, 1.0)), ("xlogy", _REAL))
+}
+# The same of other dtypes: JAX exports logarithms of complex numbers as operations on their parts,
+# and computes `owens_t` of narrow floats in wider ones.
+_OTHER_ENDINGS: Mapping[str, Any] = {
+    **{
+        name: ("func.call", None, _pattern("multiply", "x", log), None)
+        for name, log in _COMPLEX_LOGS.items()
+    },
+    "owens_t": (
+        *_ENDINGS["owens_t"][:-1],
+        _pattern("multiply", _pattern("convert", _pattern("sign", "y")), None),
+    ),
 }
 _NUMBERED = re.compile(r"_\d+$")
 # Ends of the types of arrays of numbers that have derivatives.
@@ -399,7 +405,7 @@ def _by_endings(
     operation: Any, order: Mapping[Any, int], functions: Mapping[str, Any]
 ) -> Iterator[ComposedCall]:
     """Yield the call that an operation ends, known by its last operations and tried on numbers."""
-    for name, pattern in (*_ENDINGS.items(), *_COMPLEX_ENDINGS.items()):
+    for name, pattern in (*_ENDINGS.items(), *_OTHER_ENDINGS.items()):
         matched: dict[str, Any] = {}
         if name not in _FUNCTIONS or operation.name != pattern[0]:
             continue

@@ -341,6 +341,20 @@ def test_what_cannot_be_compiled_is_refused_by_name(what):
         jax.jit(bridge.call_tf(function))(X)
 
 
+def test_assertions_hold_where_tensorflow_runs_the_function():
+    """XLA leaves them out, under TensorFlow's own `jit_compile`, too."""
+
+    def asserting(x):
+        tf.debugging.assert_positive(x, message="not positive")
+        return x * 2.0
+
+    x = jnp.asarray([1.0, -2.0])
+    compiled = tf.function(asserting, jit_compile=True)(np.asarray(x))
+    np.testing.assert_array_equal(bridge.call_tf(asserting)(x), compiled)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not positive"):
+        bridge.call_tf(asserting, compiled=False)(x)
+
+
 def test_a_recurrent_layer_of_keras():
     layer = tf.keras.layers.LSTM(2)
     called, x = bridge.call_tf(layer), tf.Variable(X[None])

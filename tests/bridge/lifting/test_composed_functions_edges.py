@@ -169,6 +169,26 @@ def test_derivatives_of_complex_numbers_at_zero(name, first, second):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.skipif(not hasattr(special, "owens_t"), reason="this JAX has no owens_t")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: special.owens_t(x, jnp.asarray(0.5, x.dtype)),
+        lambda x: special.owens_t(jnp.asarray(0.5, x.dtype), x),
+        lambda x: special.owens_t(x, x),
+    ],
+    ids=["height", "slope", "both"],
+)
+def test_derivatives_of_narrow_floats_that_are_computed_in_wider_ones(function, dtype):
+    largest = float(jnp.finfo(dtype).max)
+    x = jnp.asarray([0.0, 1.0, -1.5, largest, -largest, np.inf, -np.inf, np.nan], dtype)
+    lifted = bridge.to_jax(export.export(jax.jit(lambda x: function(x)))(x))
+    found, expected = (_derivatives(f, 1)(x) for f in (lifted, function))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(*map(np.float32, (one, other)), rtol=float(jnp.finfo(dtype).eps))
+
+
 _OF_MATRICES = {
     "det": jnp.linalg.det,
     "logabsdet": lambda matrix: jnp.linalg.slogdet(matrix)[1],
