@@ -163,7 +163,9 @@ def save(
         outputs: the same for the results; by default their pytree paths, `output_0` for a single
             one without.
         gradient_order: how many times TensorFlow can differentiate what it has loaded, with respect
-            to inputs and variables. 0 writes no gradients. Forward mode needs one order more.
+            to inputs and variables. 0 writes no gradients. Forward mode needs one order more, and
+            so do calls with parameters under a persistent tape, whose gradient TensorFlow prepares
+            to be differentiated.
         residuals: whether each function keeps what its first gradient needs, for less time and more
             memory than computing the forward pass again takes. The results are the same.
         hoist_constants: from how many bytes on an array that the function closes over is stored
@@ -478,8 +480,8 @@ def _no_gradient(name: str, order: int, asked: int) -> str:
         )
     return (
         f"{name} was saved with gradients up to order {order}. To do: save it with "
-        f"gradient_order={order + 1} or more (forward mode needs one more than reverse mode), or "
-        "export it again if it was serialized with fewer."
+        f"gradient_order={order + 1} or more (forward mode and tapes that are persistent need one "
+        "more than reverse mode), or export it again if it was serialized with fewer."
     )
 
 

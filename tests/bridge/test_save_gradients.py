@@ -362,3 +362,22 @@ def test_no_gradient_is_written_where_nothing_is_differentiable(tmp_path, recwar
     case.save(tmp_path / "model")
     assert recwarn.list == []
     assert not read_meta_graph(tmp_path / "model").graph_def.library.registered_gradients
+
+
+def test_a_persistent_tape_takes_one_order_more(tmp_path):
+    x = tf.constant([1.0, 2.0])
+
+    def call(order):
+        bridge.save(
+            lambda p, x: jnp.sin(p * x), tmp_path / "model", params=np.full(2, 3.0, "float32"),
+            args="f32[2]", gradient_order=order, overwrite=True,
+        )  # fmt: skip
+        loaded = tf.saved_model.load(tmp_path / "model")
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = loaded(x)
+        return tape.gradient(y, x)
+
+    with pytest.raises(LookupError, match=r"order=2 or more .*tapes that are persistent"):
+        call(1)
+    np.testing.assert_allclose(call(2), 3 * np.cos(3 * x), rtol=1e-5)
