@@ -25,7 +25,7 @@ from xla_call_module.checks import DisabledCheck, parse_checks
 from xla_call_module.errors import PlatformError, ShardingError, StructureError, remedy_for
 from xla_call_module.exported import Check, argument_specs, result_specs, to_jax_checks
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
-from xla_call_module.stablehlo.modules import TensorType, read_main, serialize_module
+from xla_call_module.stablehlo.modules import TensorType, read_main, serialize_module, traced_name
 from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["exported_from_stage"]
@@ -208,7 +208,7 @@ def _from_lowered(
     module: Any = lowered.compiler_ir("stablehlo")
     module.context.enable_multithreading(False)  # a stage may be of before a fork
     chosen = parse_platforms([platform_of(jax.devices()[0])] if platforms is None else platforms)
-    like.__name__ = str(module.operation.attributes["sym_name"]).strip('"').removeprefix("jit_")
+    like.__name__ = traced_name(module)
     made = export.export(
         jax.jit(like), platforms=chosen, disabled_checks=to_jax_checks(disabled_checks)
     )(*args, **kwargs)

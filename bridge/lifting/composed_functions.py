@@ -246,6 +246,10 @@ _MATCHED: Mapping[str, Callable[..., Any]] = {
     "logistic": lax.logistic,
     "logit": jax.scipy.special.logit,
 }
+if _one_minus_square := getattr(lax, "one_minus_square", None):
+    _factors = (_pattern("add", 1.0, "x"), _pattern("subtract", 1.0, "x"))
+    _PATTERNS = {**_PATTERNS, "one_minus_square": _pattern("multiply", *_factors)}
+    _MATCHED = {**_MATCHED, "one_minus_square": _one_minus_square}
 # The last operations of functions that are tried on numbers besides; None is anything.
 _ENDINGS: Mapping[str, Any] = {
     "bessel_i0e": _pattern(
@@ -460,7 +464,8 @@ def _by_structure(operation: Any, functions: Mapping[str, Any]) -> Iterator[Comp
         if operation.name != pattern[0]:
             continue
         result = operation.results[0]
-        is_match = _matches(result, pattern, matched, functions)
+        is_inexact = tensor_type(str(result.type)).element in _INEXACT
+        is_match = is_inexact and _matches(result, pattern, matched, functions)
         if is_match and all(value.type == result.type for value in matched.values()):
             inputs = tuple(matched[key] for key in sorted(matched))
             yield ComposedCall(name, (operation,), inputs, _MATCHED[name])
@@ -592,17 +597,20 @@ def _by_places(operations: Sequence[Any], functions: Mapping[str, Any]) -> list[
     return calls
 
 
-def find_named(name: str, functions: Mapping[str, Any]) -> NamedFunction | None:
+def find_named(name: str, function: Any, functions: Mapping[str, Any]) -> NamedFunction | None:
     """Return the known function that a function of a module computes; None if it is none.
 
     Args:
-        name: the name of the function in the module.
+        name: the name of what it was traced from: its own, or of `main` that of the module.
+        function: the function.
         functions: all of them.
     """
     known = _NUMBERED.sub("", name)
     if known not in _NAMED and known not in _PRIVATE:
         return None
-    function = functions[name]
+    texts = [str(each) for each in (*function.type.inputs, *function.type.results)]
+    if not function.type.results or "!stablehlo.token" in texts:
+        return None
     block, sizes = function.regions[0].blocks[0], size_arguments(function)
     given = [a for number, a in enumerate(block.arguments) if number not in sizes]
     results = [tensor_type(str(result)) for result in function.type.results]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -34,8 +34,8 @@ from bridge.lifting.own_lowerings import size_arguments
 from bridge.lifting.sharding_primitives import is_manual_call, manual_call
 from bridge.lifting.splits import slices_in, split_of
 from xla_call_module.errors import InteropError, StructureError, quote
-from xla_call_module.stablehlo.attributes import Attributes, callee_of
-from xla_call_module.stablehlo.modules import find_main, functions_of
+from xla_call_module.stablehlo.attributes import Attributes, callee_of, symbol_name
+from xla_call_module.stablehlo.modules import find_main, functions_of, traced_name
 from xla_call_module.stablehlo.operation_locations import describe_location
 from xla_call_module.stablehlo.walking import check_attributes, find_rule, regions_of, walk_block
 
@@ -74,8 +74,8 @@ def walk_module(
     Raises:
         InteropError: an operation that JAX cannot express; the message names it and its place.
     """
-    lifting = _Lifting(functions_of(module), mesh, table, has_composed=has_composed)
-    return list(map(table.to_array, lifting.walk(ChainMap(), find_main(module), arguments)))
+    lifting = _Lifting(module, mesh, table, has_composed=has_composed)
+    return list(map(table.to_array, lifting.call(symbol_name(find_main(module)), arguments)))
 
 
 class _Lifting:
@@ -83,13 +83,15 @@ class _Lifting:
 
     def __init__(
         self,
-        functions: Mapping[str, Any],
+        module: Any,
         mesh: Mesh | AbstractMesh | None,
         table: LiftingTable,
         *,
         has_composed: bool,
     ) -> None:
-        self._functions = functions
+        self._functions = functions_of(module)
+        # The functions that have other names than what they were traced from.
+        self._traced_names = dict.fromkeys(("main", _EXPORT_MAIN), traced_name(module))
         self._mesh = mesh
         self._table = table
         self._has_composed = has_composed
@@ -149,7 +151,7 @@ class _Lifting:
         if raw.name == "func.call":
             if is_manual_call(raw):
                 return self._manual_call(raw, operands, values)
-            return self._call(callee_of(raw), operands)
+            return self.call(callee_of(raw), operands)
         known = fold(raw, operands)
         if known is None:
             known = _of_structure(raw, operands)
@@ -172,7 +174,7 @@ class _Lifting:
             if results is not None:
                 return results
         reference = Attributes(raw).text("decomposition").lstrip("@").strip('"')
-        return self._call(reference, operands)
+        return self.call(reference, operands)
 
     def _apply(
         self, rule: LiftingRule, raw: Any, operands: list[LiftedValue], values: _Values
@@ -208,14 +210,16 @@ class _Lifting:
     def _region(self, block: Any, values: _Values) -> Callable[..., list[LiftedValue]]:
         return lambda *arguments: self._walk_block(values, block, arguments)
 
-    def _call(self, name: str, operands: list[LiftedValue]) -> list[LiftedValue]:
+    def call(self, name: str, operands: Sequence[LiftedValue]) -> list[LiftedValue]:
         """Return the results of a function, which stays a function of its name if it is large."""
         function = self._functions[name]
 
         def walk(*values: LiftedValue) -> list[LiftedValue]:
             return self.walk(ChainMap(), function, values)
 
-        named = find_named(name, self._functions) if self._table.has_functions else None
+        named = None
+        if self._table.has_functions:
+            named = find_named(self._traced_names.get(name, name), function, self._functions)
         if named is not None:
             sizes = size_arguments(function)
             arrays = [operand for n, operand in enumerate(operands) if n not in sizes]
@@ -228,7 +232,7 @@ class _Lifting:
                 return as_array(walk(*values)[0])
 
             return _differentiable(named.known, compute, arrays)
-        is_small = name == _EXPORT_MAIN or self._size(name) <= _MAX_INLINED
+        is_small = name in self._traced_names or self._size(name) <= _MAX_INLINED
         if is_small or not self._table.has_functions:
             return walk(*operands)
         operands = [_passed(resolved(operand)) for operand in operands]

@@ -56,7 +56,7 @@ def restore(
             forward, backward = (run_on_module(parsed, passes) for parsed in pair)
             # What else the forward pass takes is for the residuals.
             joined = join_residuals(forward, backward, _kept_at_export(chain[0]))
-            return joined[0].serialized(), joined[1].serialized()
+            return joined[0].serialized(), joined[1].serialized(chain[0])
 
     @lru_cache
     def exported(order: int) -> export.Exported:

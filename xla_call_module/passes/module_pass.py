@@ -69,11 +69,16 @@ class ParsedCall:
             is_rewritten=True,
         )
 
-    def serialized(self) -> CallModule:
-        """Return the call with the module as it is now, at the StableHLO version that it had."""
+    def serialized(self, *others: CallModule) -> CallModule:
+        """Return the call with the module as it is now, at the StableHLO version that it had.
+
+        Args:
+            others: the calls whose operations it has, too, which may be of newer versions.
+        """
         if not self.is_rewritten:
             return self.call
-        artifact = serialize_module(self.module, self.call.stablehlo_version)
+        version = max(call.stablehlo_version for call in (self.call, *others))
+        artifact = serialize_module(self.module, version)
         return dataclasses.replace(self.call, module=artifact)
 
 

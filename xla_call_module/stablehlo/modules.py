@@ -60,6 +60,7 @@ __all__ = [
     "splat",
     "takes_platform_index_alone",
     "tensor_type",
+    "traced_name",
     "uses_shardy",
     "walk",
 ]
@@ -288,6 +289,12 @@ def find_main(module: Any) -> Any:
             "them main."
         )
     return functions["main"]
+
+
+def traced_name(module: Any) -> str:
+    """Return the name of the function that a parsed module was traced from; empty if unknown."""
+    named = module.operation if "sym_name" in module.operation.attributes else None
+    return "" if named is None else symbol_name(named).removeprefix("jit_")
 
 
 def is_shape_assertion(operation: Any) -> bool:

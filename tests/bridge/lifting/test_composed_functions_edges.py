@@ -66,6 +66,7 @@ _UNARY = {
             (nn, "celu elu gelu hard_sigmoid hard_silu log1mexp log_sigmoid log_softmax mish relu"),
             (nn, "relu6 selu sigmoid silu softmax softplus squareplus"),
             (jnp, "arccosh arcsin cbrt i0 sinc sqrt tanh"),
+            (lax, "one_minus_square"),
         )
         for name in names.split()
         if (function := getattr(library, name, None)) is not None
@@ -102,18 +103,38 @@ def _derivatives(function, count):
     return jax.jit(compute)
 
 
+def _arguments(count):
+    points = [_POINTS] if count == 1 else _GRID
+    return [jnp.asarray(part, jnp.float32) for part in points]
+
+
+def _check_derivatives(lifted, function, count):
+    found, expected = (_derivatives(f, count)(*_arguments(count)) for f in (lifted, function))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("name", "count"),
     _CASES,
 )
 def test_derivatives_at_edges(name, count):
     function = (_UNARY if count == 1 else _BINARY)[name]
-    points = [_POINTS] if count == 1 else _GRID
-    arguments = [jnp.asarray(part, jnp.float32) for part in points]
-    lifted = bridge.to_jax(export.export(jax.jit(lambda *given: function(*given)))(*arguments))
-    found, expected = (_derivatives(f, count)(*arguments) for f in (lifted, function))
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    exported = export.export(jax.jit(lambda *given: function(*given)))(*_arguments(count))
+    _check_derivatives(bridge.to_jax(exported), function, count)
+
+
+@pytest.mark.parametrize(("name", "count"), [("jax.numpy.sinc", 1), ("jnp.hypot", 2)])
+@pytest.mark.parametrize("shape", [None, "n"])
+def test_derivatives_at_edges_of_what_is_exported_itself(name, count, shape, tmp_path):
+    """The module has the name of the function, and no other function in it has."""
+    function = (_UNARY if count == 1 else _BINARY)[name]
+    arguments = _arguments(count)
+    specs = export.symbolic_args_specs(arguments, shape)
+    exported = export.export(function, platforms=["cpu", "tpu"])(*specs)
+    _check_derivatives(bridge.to_jax(exported), function, count)
+    loaded = bridge.load(bridge.save(exported, tmp_path / "itself", gradient_order=0).path)
+    _check_derivatives(loaded, function, count)
 
 
 _OF_TWO = {
