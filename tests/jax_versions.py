@@ -16,7 +16,6 @@ __all__ = [
     "READS_GOLDEN_FILES",
     "REVERSES_EQUAL_KEYS",
     "ROUNDING_OF_HALVES",
-    "TRANSPOSES_LOOPS",
     "bits_of",
 ]
 
@@ -36,8 +35,6 @@ ROUNDING_OF_HALVES = 2e-3 if jax.__version_info__ < (0, 8) else 0.0
 # Whether a stable sort reverses equal keys where its comparison holds of them (`x <= y`), which
 # StableHLO leaves open.
 REVERSES_EQUAL_KEYS = not _NEW
-# Whether `jax.linear_transpose` knows that of `jax.lax.scan`; a gradient always does.
-TRANSPOSES_LOOPS = jax.__version_info__ >= (0, 8)
 # Whether a file has the names of its mesh's axes where its module has none, which is so on one
 # device and with symbolic sizes: its description has them since JAX 0.9.
 KEEPS_NAMES_OF_AXES = not _OLD

@@ -7,11 +7,9 @@ into JAX's program like the first one. So it can be differentiated, too.
 from __future__ import annotations
 
 import contextlib
-import logging
-import operator
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -39,11 +37,6 @@ from bridge.calling_tf.differentiability import (
 )
 from bridge.calling_tf.embedding import Embedding
 from bridge.calling_tf.graph_inlining import has_loops
-from bridge.calling_tf.graph_nodes import (
-    WITHOUT_VECTORIZATION,
-    has_custom_gradients,
-    operations_of,
-)
 from bridge.calling_tf.linear_calls import LinearMap, apply_linear, transposable
 from bridge.calling_tf.results import result_specs
 from bridge.calling_tf.sampled_sizes import is_static
@@ -73,7 +66,7 @@ class CompiledFunction:
         self,
         traced: TracedFunction,
         variables: Sequence[tf.Variable],
-        derivation: _Derivation | None = None,
+        derivative_of: CompiledFunction | None = None,
         results: tuple[jax.ShapeDtypeStruct, ...] | None = None,
         runner: Callback | Embedding | None = None,
     ) -> None:
@@ -82,13 +75,13 @@ class CompiledFunction:
         Args:
             traced: the function.
             variables: the variables of which it takes the values: its own, and maybe others.
-            derivation: the function that it is the derivative of, if it is one.
+            derivative_of: the function that it is the derivative of, if it is one.
             results: shapes and dtypes of the results, where TensorFlow does not know them.
             runner: how TensorFlow runs it, if JAX does not compile it.
         """
         self._declared = results
         self._runner = runner
-        self._derivation = derivation
+        self._derivative_of = derivative_of
         self._traced = traced
         self._variables = tuple(variables)
         self._derived: dict[Hashable, Any] = {}
@@ -351,11 +344,10 @@ class CompiledFunction:
                     traced = trace(flat, given, name=self._traced.name, compiled=compiled)
                 except (LookupError, NotImplementedError) as error:
                     raise without_derivative(self._traced.name, kind, error) from error
-                derivation = _Derivation(self, kind, active)
                 self._derived[kind, active] = CompiledFunction(
                     traced,
                     self._variables,
-                    derivation,
+                    derivative_of=self,
                     results=tuple(results),
                     runner=_without_effects(self._runner),
                 )
@@ -369,8 +361,8 @@ class CompiledFunction:
             count, pullback = len(self._traced.arguments), self._pullback_of(active)
             cotangents = range(count, len(pullback._traced.arguments))
             lost = operations_without_gradient(pullback._traced.concrete, linear=cotangents)
-        elif self._derivation is not None:
-            first = len(self._derivation.parent._traced.arguments)
+        elif self._derivative_of is not None:
+            first = len(self._derivative_of._traced.arguments)
             last = len(self._traced.arguments)
             lost = operations_without_gradient(
                 self._traced.concrete,
@@ -383,24 +375,13 @@ class CompiledFunction:
     def _map(
         self, axis_size: int, in_batched: Sequence[bool], *inputs: Any
     ) -> tuple[list[Any], list[bool]]:
-        """The rule of `custom_vmap`: TensorFlow's vectorized function, or the lifted one.
+        """The rule of `custom_vmap`: the module's operations, each of which JAX has a rule for.
 
-        Where neither knows an operation, the elements are computed one after another.
+        Where JAX has none for one of them, the elements are computed one after another.
         """
-        wanted = self._batched_for_all(tuple(in_batched))
-        vectorized = None if axis_size == 0 else self._vectorized(axis_size, wanted)
-        if vectorized is not None:
-            results = vectorized(
-                *(
-                    jnp.broadcast_to(value, (axis_size, *jnp.shape(value))) if add else value
-                    for value, add in zip(inputs, map(operator.gt, wanted, in_batched), strict=True)
-                )
-            )
-            return results, [True] * len(results)
-
         if self._runner is None:
             axes = [0 if batched else None for batched in in_batched]
-            with contextlib.suppress(InteropError):
+            with contextlib.suppress(InteropError, NotImplementedError):
                 lifted: list[Any] = jax.vmap(self._call_lifted, axes, axis_size=axis_size)(*inputs)
                 return lifted, [True] * len(lifted)
 
@@ -412,137 +393,6 @@ class CompiledFunction:
         mapped = [value for value, batched in zip(inputs, in_batched, strict=True) if batched]
         one_by_one: list[Any] = lax.map(one, mapped)
         return one_by_one, [True] * len(one_by_one)
-
-    def _batched_for_all(self, batched: tuple[bool, ...]) -> tuple[bool, ...]:
-        """Return which inputs the vectorized function takes for each element: at least these.
-
-        A derivative has one value for each element of everything that it is taken of.
-        """
-        derivation = self._derivation
-        if derivation is None:
-            return batched
-        parent = derivation.parent
-        count, given = len(parent._traced.arguments), len(self._traced.arguments)
-        outer = [*batched[:count], *batched[given:]]
-        for index in derivation.active:
-            outer[index] = True
-        outer = list(parent._batched_for_all(tuple(outer)))
-        return (*outer[:count], *(True,) * (given - count), *outer[count:])
-
-    def _vectorized(self, size: int, batched: tuple[bool, ...]) -> CompiledFunction | None:
-        """Return the function of all elements at once; None where TensorFlow has none.
-
-        That of a derivative is the derivative of the vectorized function, but where this has lost
-        gradients of its own, which a derivative has in it.
-        """
-        if self._runner is not None or any(batched[len(self._traced.arguments) :]):
-            return None
-        key = ("map", size, batched)
-        with self._lock:
-            if key not in self._derived:
-                if self._derivation is None or self._derivation.has_custom_gradients_below:
-                    self._derived[key] = self._vectorize(size, batched)
-                else:
-                    derived = self._derivation.of_vectorized(size, batched)
-                    self._derived[key] = derived if derived and derived._compiles else None
-            vectorized: CompiledFunction | None = self._derived[key]
-            return vectorized
-
-    def _vectorize(self, size: int, batched: tuple[bool, ...]) -> CompiledFunction | None:
-        if operations_of(self._traced.concrete) & WITHOUT_VECTORIZATION:
-            return None
-        if not all(map(is_static, (*self._traced.arguments, *self._results))):
-            return None
-
-        def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            def one(elements: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-                rest = iter(elements)
-                pairs = zip(tensors, batched, strict=False)
-                return list(
-                    self._traced.concrete(*(next(rest) if b else value for value, b in pairs))
-                )
-
-            mapped = [value for value, b in zip(tensors, batched, strict=False) if b]
-            mapped_results = tf.vectorized_map(one, mapped, fallback_to_while_loop=False)
-            return [
-                tf.reshape(result, (size, *spec.shape))
-                for result, spec in zip(mapped_results, self._results, strict=True)
-            ]
-
-        specs = [
-            jax.ShapeDtypeStruct((size, *spec.shape) if b else spec.shape, spec.dtype)
-            for spec, b in zip(self._traced.arguments, batched, strict=False)
-        ]
-        try:
-            with _without_logging():
-                vectorized = CompiledFunction(
-                    trace(flat, specs, name=self._traced.name), self._variables
-                )
-            return vectorized if vectorized._compiles else None
-        except (ValueError, TypeError, LookupError, NotImplementedError):
-            return None
-
-    @property
-    def _compiles(self) -> bool:
-        """Return whether XLA has all of its operations."""
-        try:
-            return self._compiled is not None
-        except InteropError:
-            return False
-
-
-@dataclass(frozen=True, slots=True)
-class _Derivation:
-    """The function that a derivative is of, and by which of its inputs.
-
-    Attributes:
-        parent: the function.
-        kind: `tangent` or `pullback`.
-        active: the indices of the inputs with respect to which it is the derivative.
-    """
-
-    parent: CompiledFunction
-    kind: str
-    active: tuple[int, ...]
-
-    @property
-    def has_custom_gradients_below(self) -> bool:
-        """Return whether the function, or one that it is a derivative of, has a custom gradient."""
-        above = self.parent._derivation
-        return has_custom_gradients(self.parent._traced.concrete) or (
-            above is not None and above.has_custom_gradients_below
-        )
-
-    def of_vectorized(self, size: int, batched: tuple[bool, ...]) -> CompiledFunction | None:
-        """Return the same derivative of the vectorized function; None where there is none."""
-        count = len(self.parent._traced.arguments)
-        beyond = len(batched) - len(self.parent._variables)
-        if any(index >= count for index in self.active):
-            return None  # one gradient of a variable for each element
-        vectorized = self.parent._vectorized(size, (*batched[:count], *batched[beyond:]))
-        if vectorized is None:
-            return None
-        if self.kind == "tangent":
-            return vectorized._tangent_of(self.active)
-        return vectorized._pullback_of(self.active)
-
-
-@contextlib.contextmanager
-def _without_logging() -> Iterator[None]:
-    """Return a context in which TensorFlow logs nothing in this thread.
-
-    `tf.vectorized_map` logs pages about an operation that it has no rule for before it raises.
-    """
-    logger, here = tf.get_logger(), threading.get_ident()
-
-    def is_elsewhere(record: logging.LogRecord) -> bool:
-        return record.thread != here
-
-    logger.addFilter(is_elsewhere)
-    try:
-        yield
-    finally:
-        logger.removeFilter(is_elsewhere)
 
 
 def _zero_tangent(result: Any) -> Any:

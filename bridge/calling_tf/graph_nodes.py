@@ -10,7 +10,6 @@ from typing import Any
 __all__ = [
     "CALLS",
     "LOOPS",
-    "WITHOUT_VECTORIZATION",
     "functions_called_by",
     "has_custom_gradients",
     "in_topological_order",
@@ -22,8 +21,6 @@ __all__ = [
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 LOOPS = frozenset({"While", "StatelessWhile"})
-# Operations that no rule of `tf.vectorized_map` covers, for which it need not be tried.
-WITHOUT_VECTORIZATION = frozenset({"XlaCallModule"})
 
 # By their names, since nodes inside of functions do not tell what their operations are.
 _ASSIGNMENTS = re.compile(

@@ -210,9 +210,28 @@ def _batch_transposable(
     axes: Sequence[int | None],
     *,
     function: Callable[..., Sequence[Any]],
+    transpose: Transpose,
     **_: Any,
 ) -> tuple[Sequence[Any], Sequence[int]]:
-    mapped = jax.vmap(function, in_axes=tuple(axes))(*operands)
+    in_axes = tuple(axes)
+    size = next(x.shape[axis] for x, axis in zip(operands, axes, strict=True) if axis is not None)
+
+    def map_transpose(
+        inputs: Sequence[Any], active: tuple[int, ...], cotangents: Sequence[Any]
+    ) -> list[Any]:
+        def one(inputs: tuple[Any, ...], cotangents: list[Any]) -> list[Any]:
+            return list(transpose(inputs, active, cotangents))
+
+        # An operand that all elements share has the sum of their cotangents.
+        out_axes = [0 if axes[index] is None else axes[index] for index in active]
+        mapped = jax.vmap(one, (in_axes, 0), out_axes, axis_size=size)
+        pulled = mapped(tuple(inputs), list(cotangents))
+        return [
+            jnp.sum(value, 0) if axes[index] is None else value
+            for index, value in zip(active, pulled, strict=True)
+        ]
+
+    mapped = transposable(jax.vmap(function, in_axes, axis_size=size), map_transpose)(*operands)
     return mapped, [0] * len(mapped)
 
 

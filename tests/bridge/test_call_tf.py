@@ -15,7 +15,6 @@ from jax.test_util import check_grads
 
 import bridge
 from bridge import InteropError
-from tests.jax_versions import TRANSPOSES_LOOPS
 from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES, WIDE
 from xla_call_module.errors import ArgumentError, DtypeError, FormatError, StructureError
@@ -525,8 +524,6 @@ LINEAR = {
 @pytest.mark.parametrize("name", LINEAR)
 def test_what_is_linear_is_transposed(name, how):
     ours, theirs = LINEAR[name]
-    if (name, how) == ("converted", "vmap") and not TRANSPOSES_LOOPS:
-        pytest.skip("what JAX has no rule to map is mapped by a loop")
     wrap = {"plain": lambda f: f, "jit": jax.jit, "vmap": jax.vmap}[how]
     x = jnp.asarray(X)[None] if how == "vmap" else jnp.asarray(X)
     functions = [wrap(bridge.call_tf(ours)), wrap(theirs)]
