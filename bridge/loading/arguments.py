@@ -12,6 +12,7 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge.core.backend import platform_of
+from bridge.core.keys import KEY_DTYPES
 from bridge.core.narrowing import check_narrowing, narrow_dtype
 from bridge.core.tree_matching import Match, match_trees
 from bridge.loading.binding import BoundExported
@@ -201,10 +202,13 @@ class Arguments:
 
     def _check(self, kinds: tuple[Any, ...]) -> None:
         for index, (_, dtype) in enumerate(kinds, self._first):
-            if dtype != self._exported.in_avals[index].dtype:
+            expected = self._exported.in_avals[index].dtype
+            if dtype != expected:
+                name = KEY_DTYPES.get(str(expected))
+                cure = name and f"pass jax.random.key or wrap_key_data with impl={name!r}"
                 raise DtypeError(
                     f"{self._specs[index].path} of {self._key} has dtype {dtype}; expected "
-                    f"{self._exported.in_avals[index].dtype}. To do: cast it."
+                    f"{expected}. To do: {cure or 'cast it'}."
                 )
         sizes = self._sizes([shape for shape, _ in kinds])
         values = bind_symbols(self._key, self._specs, sizes, disabled_checks=self._checks)

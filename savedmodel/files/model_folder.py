@@ -299,12 +299,19 @@ def _open(folder: str | os.PathLike[str]) -> ModelFolder:
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         path = os.fspath(folder)
         cure = "pass the folder that holds that file"
-        if newest := newest_version(os.path.dirname(path)):
+        parent = os.path.dirname(path) or "."
+        if newest := newest_version(parent):
             cure += f", such as {newest}, the newest version there"
         if not os.path.lexists(path):
             said = "does not exist, so it has no saved_model.pb"
+        elif os.path.basename(path) == "saved_model.pb":
+            said, cure = "is a file of a SavedModel", f"pass its folder, {parent}"
         else:
             said = "has no saved_model.pb, as it is no folder"
+            cure += (
+                "; a serialized Exported or StableHLO is for bridge.to_jax, bridge.inspect and "
+                "`jax-tf-bridge run`"
+            )
         raise FormatError(f"{path} {said}. To do: {cure}.") from error
 
 

@@ -573,3 +573,16 @@ class TestWrongCalls:
             StructureError, match=r"gs://bucket/model is an address.*copy the folder"
         ):
             bridge.load("gs://bucket/model")
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_key_data_where_a_key_is_taken_are_told_to_be_wrapped(impl, tmp_path):
+    key = jax.random.key(0, impl=impl)
+    bridge.save(export.export(jax.jit(jax.random.uniform))(key), tmp_path / "model")
+    loaded = bridge.load(tmp_path / "model")
+    data = jax.random.key_data(key)
+    with pytest.raises(DtypeError, match=rf"has dtype uint32.*wrap_key_data with impl='{impl}'"):
+        loaded(data)
+    np.testing.assert_array_equal(
+        loaded(jax.random.wrap_key_data(data, impl=impl)), jax.random.uniform(key)
+    )

@@ -379,3 +379,14 @@ def test_the_newest_version_is_named(base_path, verb, name, said):
     path = base_path / name
     with pytest.raises(FormatError, match=said.format(path=path, newest=base_path / "10")):
         verb(path)
+
+
+@pytest.mark.parametrize("verb", [bridge.load, savedmodel.read])
+def test_the_verb_for_a_file_is_named(base_path, verb):
+    inside = base_path / "10" / "saved_model.pb"
+    with pytest.raises(
+        FormatError, match=f"{inside} is a file .* pass its folder, {inside.parent}[.]"
+    ):
+        verb(inside)
+    with pytest.raises(FormatError, match=r"no folder.*serialized Exported .* bridge\.to_jax"):
+        verb(base_path / "12")
