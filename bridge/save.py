@@ -120,9 +120,10 @@ def save(
     """Write a SavedModel that every TensorFlow loader reads. TensorFlow need not be installed.
 
     In TensorFlow the loaded object has a function for each signature under its key and is itself
-    callable as the default one, both with the pytrees of the exported function; the parameters are
-    `tf.Variable`s under `.params`, also listed in `.variables` and `.trainable_variables`. Classes
-    that TensorFlow does not know are dicts there, and dict keys that are no strings their text.
+    callable as the default one, `serving_default` or else the first, both with the pytrees of the
+    exported function; the parameters are `tf.Variable`s under `.params`, also listed in
+    `.variables` and `.trainable_variables`. Classes that TensorFlow does not know are dicts there,
+    and dict keys that are no strings their text.
 
     A function that was exported for several devices keeps its shardings: in its module, and in the
     graph for TensorFlow's tools for TPUs. TensorFlow on one CPU or GPU ignores them and computes

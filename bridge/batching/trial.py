@@ -26,10 +26,10 @@ from bridge.loading.calling import call_flat
 from bridge.saving.processes import is_multi_process
 from savedmodel.model import BatchBuckets, Signature
 from xla_call_module.call import CallModule
-from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import open_module, walk
+from xla_call_module.stablehlo.refining import accepts_sizes
 
 __all__ = ["are_close", "try_padding"]
 
@@ -63,7 +63,7 @@ def try_padding(
         StructureError: the function does not take a size; a result is another.
     """
     others = [name for name in call.symbols if name != buckets.symbol]
-    _check_sizes(signature.key, exported, others, buckets)
+    _check_sizes(signature.key, call, others, buckets)
     if is_multi_process(params):
         return "its parameters are spread over several processes."
     if call.nr_devices > 1:
@@ -77,7 +77,7 @@ def try_padding(
         trial = _Trial(signature, exported, call, buckets, params)
         try:
             batch = {buckets.symbol: size}
-            trial.run({**(_choose_others(exported, others, batch) or {}), **batch})
+            trial.run({**(_choose_others(call, others, batch) or {}), **batch})
         except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
             if isinstance(error, InteropError):
                 raise
@@ -85,16 +85,14 @@ def try_padding(
     return ""
 
 
-def _check_sizes(
-    key: str, exported: export.Exported, others: Sequence[str], buckets: BatchBuckets
-) -> None:
+def _check_sizes(key: str, call: CallModule, others: Sequence[str], buckets: BatchBuckets) -> None:
     """Refuse a bucket that the function does not take.
 
     Raises:
         StructureError: it has one.
     """
     for size in buckets.sizes:
-        if _choose_others(exported, others, {buckets.symbol: size}) is None:
+        if _choose_others(call, others, {buckets.symbol: size}) is None:
             raise StructureError(
                 f"The function of {key} takes no batch of {size}: the constraints on its dimension "
                 f"variables exclude {buckets.symbol} = {size}. To do: leave {size} out of "
@@ -103,12 +101,12 @@ def _check_sizes(
 
 
 def _choose_others(
-    exported: export.Exported, names: Sequence[str], batch: Mapping[str, int]
+    call: CallModule, names: Sequence[str], batch: Mapping[str, int]
 ) -> dict[str, int] | None:
     """Return sizes of the other dimension variables with which a batch is taken, or None."""
 
     def accepts(sizes: Mapping[str, int]) -> bool:
-        return _accepts(exported, {**sizes, **batch})
+        return accepts_sizes(call, {**sizes, **batch})
 
     if not names:
         return {} if accepts({}) else None
@@ -116,21 +114,6 @@ def _choose_others(
         return choose_sizes(names, 2, accepts)
     except StructureError:
         return None
-
-
-def _accepts(exported: export.Exported, sizes: Mapping[str, int]) -> bool:
-    """Return whether the shape assertions and constraints of a function hold, as JAX has them."""
-    specs = [_spec(aval, sizes) for aval in exported.in_avals]
-    try:
-        jax.eval_shape(call_flat(exported), *specs)
-    except ValueError:
-        return False
-    return True
-
-
-def _spec(aval: Any, sizes: Mapping[str, int]) -> jax.ShapeDtypeStruct:
-    shape = tuple(dim if isinstance(dim, int) else str(dim) for dim in aval.shape)
-    return jax.ShapeDtypeStruct(evaluate_shape(shape, sizes), aval.dtype)
 
 
 def _may_not_end(call: CallModule) -> bool:
@@ -176,7 +159,7 @@ class _Trial:
             if kind != RANDOM:
                 continue
             for count in rows:
-                if _accepts(self._exported, {**sizes, self._buckets.symbol: count}):
+                if accepts_sizes(self._call, {**sizes, self._buckets.symbol: count}):
                     some = [x[:count] if i in self._batches else x for i, x in enumerate(leaves)]
                     whole = self._results(self._repeated(leaves, count))
                     self._compare(whole, self._results(some), count, exact=False)
@@ -197,7 +180,7 @@ class _Trial:
         """
         size = sizes[self._buckets.symbol]
         near = sorted(range(1, min(size, _MAX_ROWS)), key=lambda rows: abs(rows - (size + 1) // 2))
-        taken = [n for n in near if _accepts(self._exported, {**sizes, self._buckets.symbol: n})]
+        taken = [n for n in near if accepts_sizes(self._call, {**sizes, self._buckets.symbol: n})]
         first = [next((n for n in taken if n % 2 == odd), None) for odd in (1, 0)]
         return [n for n in first if n is not None] or near[:1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ from savedmodel.files.model_folder import newest_version, read_file
 from savedmodel.files.remote import is_remote
 from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.read import read
-from xla_call_module.call import CallModule, TensorSpec
-from xla_call_module.dimensions import evaluate_shape, symbols
+from xla_call_module.call import TensorSpec
+from xla_call_module.dimensions import symbols
 from xla_call_module.dtypes import Array, dtype_from_name
 from xla_call_module.errors import (
     FormatError,
@@ -32,7 +33,7 @@ from xla_call_module.errors import (
     quote,
 )
 from xla_call_module.exported import argument_specs
-from xla_call_module.stablehlo.refining import refine_results
+from xla_call_module.stablehlo.refining import accepts_sizes
 
 __all__ = ["Runnable", "open_runnable"]
 
@@ -142,7 +143,7 @@ def _of_signature(signature: LoadedSignature, defaults: Mapping[str, Array]) -> 
         inputs={name: specs[index] for name, index in binding.inputs.items()},
         defaults=defaults,
         call=call,
-        accepts=_size_check(call_of_exported(exported)),
+        accepts=functools.partial(accepts_sizes, call_of_exported(exported)),
     )
 
 
@@ -173,26 +174,12 @@ def _of_exported(exported: export.Exported) -> Runnable:
         inputs=dict(zip(names, specs, strict=True)),
         defaults={},
         call=run,
-        accepts=_size_check(call),
+        accepts=functools.partial(accepts_sizes, call),
     )
 
 
 def _to_arrays(results: Mapping[str, Any]) -> dict[str, Array]:
     return {name: np.asarray(to_physical(value)) for name, value in results.items()}
-
-
-def _size_check(call: CallModule) -> Callable[[Mapping[str, int]], bool]:
-    """Return the function that tells whether sizes meet the constraints of a call."""
-
-    def accepts(sizes: Mapping[str, int]) -> bool:
-        shapes = [evaluate_shape(spec.shape or (), sizes) for spec in call.operands]
-        try:
-            refine_results(call, [tuple(n or 0 for n in s) for s in shapes], check_assertions=True)
-        except StructureError:
-            return False
-        return True
-
-    return accepts
 
 
 def _of_onnx(path: str) -> Runnable:

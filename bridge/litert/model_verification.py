@@ -7,6 +7,7 @@ computes of them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,10 +33,10 @@ from bridge.verifying.comparison import (
 )
 from bridge.verifying.trials import Trial
 from bridge.verifying.verification import VerifyRow
-from xla_call_module.call import CallModule, bind_symbols
-from xla_call_module.dimensions import evaluate_shape
+from xla_call_module.call import CallModule
 from xla_call_module.dtypes import Array
-from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.errors import InteropError
+from xla_call_module.stablehlo.refining import accepts_sizes
 
 __all__ = ["compare_model", "given_trials", "make_trials", "run_trial"]
 
@@ -161,18 +162,10 @@ def _sizes_of(call: CallModule) -> list[dict[str, int]]:
     if not call.symbols:
         return [{}]
     choices = [
-        choose_sizes(call.symbols, wanted, lambda sizes: _fits(call, sizes)) for wanted in SIZES
+        choose_sizes(call.symbols, wanted, functools.partial(accepts_sizes, call))
+        for wanted in SIZES
     ]
     return [sizes for n, sizes in enumerate(choices) if sizes not in choices[:n]]
-
-
-def _fits(call: CallModule, sizes: Mapping[str, int]) -> bool:
-    shapes = [evaluate_shape(call.args[index].shape or (), sizes) for index in call.kept]
-    try:
-        bind_symbols(call.name, [call.args[index] for index in call.kept], shapes)
-    except StructureError:
-        return False
-    return True
 
 
 def compare_model(

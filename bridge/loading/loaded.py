@@ -44,6 +44,9 @@ _is_outside_transformations = transformation_query()
 class LoadedModel:
     """A SavedModel as JAX functions. Calling it calls its default signature.
 
+    That is `serving_default`, or the first where none has this key: the one that the loaded object
+    calls in TensorFlow, where `bridge.save` has written the file.
+
     Attributes:
         signatures: the function of each key. Those of a file that compute something besides calls
             of JAX functions, such as `bridge.serving.compose` makes, are not among them.

@@ -18,7 +18,6 @@ from bridge.litert.lowering.lowering_table import TENSORFLOW_TABLE
 from bridge.litert.lowering.storage_dtypes import boundary_dtype
 from bridge.saving.processes import is_multi_process
 from xla_call_module._jax import PassManager, ir
-from xla_call_module.analyses.constraints import constraints_in
 from xla_call_module.analyses.tflite_conversion import FAULTS, conversion_faults
 from xla_call_module.call import CallModule, read_artifact_version
 from xla_call_module.checks import DisabledCheck
@@ -116,8 +115,7 @@ def to_tflite_form(exported: export.Exported, parameters: int) -> export.Exporte
         ShardingError: it is for several devices.
     """
     call = _one_platform(exported)
-    constraints = [str(one) for one in constraints_in(exported.mlir_module_serialized)]
-    lowered = lower_call(call, table=TENSORFLOW_TABLE, constraints=constraints)
+    lowered = lower_call(call, table=TENSORFLOW_TABLE)
     made = dataclasses.replace(
         exported,
         mlir_module_serialized=_corrected(

@@ -24,11 +24,10 @@ from bridge.verifying.trial_request import TrialRequest
 from bridge.verifying.trials import Trial
 from xla_call_module.analyses.dependence import operations_behind
 from xla_call_module.call import CallModule, TensorSpec, bind_symbols
-from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import InteropError, StructureError, quote
 from xla_call_module.exported import from_exported
-from xla_call_module.stablehlo.refining import refine_results
+from xla_call_module.stablehlo.refining import accepts_sizes
 from xla_call_module.versions import DEVIATIONS
 
 __all__ = ["make_trials"]
@@ -139,7 +138,8 @@ class _SignatureReference:
             return kinds
         names = self._call.symbols
         wanted = request.sizes if names else (1,)
-        sizes = [choose_sizes(names, size, self._accepts) for size in wanted]
+        accepts = functools.partial(accepts_sizes, self._call)
+        sizes = [choose_sizes(names, size, accepts) for size in wanted]
         edge = sizes[len(sizes) // 2]
         if RANDOM in request.kinds or not self.inputs:
             self._with_variables = len(kinds) + sizes.index(edge)
@@ -162,22 +162,13 @@ class _SignatureReference:
                 f"The sizes {', '.join(unknown)} of {self.key} do not follow from the shapes of "
                 "the arrays that were given. To do: give the inputs that have them."
             )
-        if not self._accepts(sizes):
+        if not accepts_sizes(self._call, sizes):
             text = ", ".join(f"{name} = {size}" for name, size in sizes.items())
             raise StructureError(
                 f"The arrays that were given for {self.key} have {text}, which it was not exported "
                 "for. To do: pass sizes that meet its constraints."
             )
         return sizes
-
-    def _accepts(self, sizes: Mapping[str, int]) -> bool:
-        shapes = [evaluate_shape(self._call.args[i].shape or (), sizes) for i in self._call.kept]
-        known = [tuple(dim for dim in shape if dim is not None) for shape in shapes]
-        try:
-            refine_results(self._call, known, check_assertions=True)
-        except StructureError:
-            return False
-        return True
 
     def _trial(
         self,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from xla_call_module._jax import func, ir, refine_module, stablehlo
-from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.call import CallModule, TensorSpec, bind_symbols
+from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.errors import StructureError
 from xla_call_module.stablehlo.divisions import guard_divisions
 from xla_call_module.stablehlo.inlining import call_definitions
@@ -22,7 +23,7 @@ from xla_call_module.stablehlo.modules import (
 )
 from xla_call_module.stablehlo.rewriting import new_function
 
-__all__ = ["refine", "refine_results"]
+__all__ = ["accepts_sizes", "refine", "refine_results"]
 
 _GENERAL = "_general_main"
 
@@ -72,6 +73,25 @@ def refine_results(
     """
     with _refined(call, shapes, module, check_assertions=check_assertions) as refined:
         return read_main(refined).results
+
+
+def accepts_sizes(call: CallModule, sizes: Mapping[str, int]) -> bool:
+    """Return whether a function takes sizes, by its specifications, assertions and constraints.
+
+    Args:
+        call: the call whose shapes are symbolic.
+        sizes: the size of each dimension variable.
+
+    Raises:
+        FormatError: the module is damaged.
+    """
+    shapes = [evaluate_shape(spec.shape or (), sizes) for spec in call.operands]
+    try:
+        bind_symbols(call.name, call.operands, shapes)
+        refine_results(call, [[size or 0 for size in s] for s in shapes], check_assertions=True)
+    except StructureError:
+        return False
+    return True
 
 
 def _with_shape(spec: TensorSpec, refined: TensorType) -> TensorSpec:

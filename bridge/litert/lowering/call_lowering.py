@@ -25,6 +25,7 @@ from bridge.litert.lowering.storage_dtypes import (
     storage_dtype,
     to_storage,
 )
+from xla_call_module.analyses.constraints import constraints_of
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.errors import DtypeError, UnsupportedError
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
@@ -74,7 +75,6 @@ def lower_call(
     places: Places | None = None,
     *,
     table: LiftingTable = LITERT_TABLE,
-    constraints: Sequence[str] = (),
 ) -> export.Exported:
     """Return what a call computes, of operations that LiteRT executes.
 
@@ -84,7 +84,6 @@ def lower_call(
         places: gets the operations, under the numbers that are in the names of the lowered ones.
         table: the rules. With `KERNEL_TABLE` composites stand for kernels, which the process that
             converts knows.
-        constraints: those of symbolic sizes.
     """
     table = dataclasses.replace(table, around=(places or Places()).scope)
     known = {} if parameters is None else parameters
@@ -107,7 +106,7 @@ def lower_call(
     _check_dtypes(call, free)
     with x64_if_needed(spec.dtype.name for spec in (*call.args, *call.results)):
         return export.export(jax.jit(lowered, keep_unused=True), platforms=["cpu"])(
-            *_avals_of(free, constraints)
+            *_avals_of(free, [str(one) for one in constraints_of(call)])
         )
 
 

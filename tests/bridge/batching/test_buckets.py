@@ -356,8 +356,11 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("constraint", "size"), [("b <= 16", 32), ("mod(b, 8) == 0", 4), ("b >= 2", 1)]
     )
-    def test_a_bucket_that_the_constraints_exclude(self, tmp_path, constraint, size):
+    @pytest.mark.parametrize("is_read", [False, True])
+    def test_a_bucket_that_the_constraints_exclude(self, tmp_path, constraint, size, is_read):
         exported = exported_of(jnp.sin, "b, 3", constraints=[constraint])
+        if is_read:  # from bytes, which do not hold the constraints
+            exported = export.deserialize(exported.serialize(vjp_order=1))
         with pytest.raises(StructureError, match=f"takes no batch of {size}"):
             bridge.save(exported, tmp_path / "m", batch_buckets=(16, size))
 

@@ -65,6 +65,32 @@ def test_quantized_renamed_and_verified_again(quantize, rows, verify, tmp_path, 
     assert list(results(path, "energy", {"where": calls[1]}, litert_process)) == ["energy"]
 
 
+CONSTRAINED = {  # shape, constraints, function, a size of c that they leave
+    "at least": ("b,c", ["c >= 3"], lambda x: x[:, :3] * 2, 3),
+    "at most": ("b,c", ["c <= 5"], jnp.sin, 5),
+    "between": ("b,c", ["c <= 64", "c >= 32"], jnp.sin, 32),
+    "equal": ("b,c", ["c == 2*b"], lambda x: x.reshape(x.shape[0], 2, -1).sum(1), 4),
+    "multiple": ("b,c", ["mod(c, 3) == 0"], lambda x: x.reshape(-1, x.shape[1] // 3, 3), 6),
+    "expression": ("b,3*c", [], lambda x: x.reshape(-1, x.shape[1] // 3, 3), 6),
+}
+
+
+@pytest.mark.parametrize("case", CONSTRAINED)
+def test_sizes_that_constraints_leave(case, tmp_path, litert_process):
+    text, constraints, function, columns = CONSTRAINED[case]
+    shape = jax.export.symbolic_shape(text, constraints=constraints)
+    exported = jax.export.export(jax.jit(function))(jax.ShapeDtypeStruct(shape, jnp.float32))
+    path, gradient, folder = (tmp_path / name for name in ("y.tflite", "dy.tflite", "model"))
+    bridge.save_litert(exported, path)
+    bridge.save_litert(exported, gradient, gradient_order=1)
+    bridge.save(exported, folder, tflite=True)
+    assert bridge.verify(path).passed
+    assert bridge.verify(gradient).passed
+    x = RANDOM.normal(size=(2, columns)).astype(np.float32)
+    (y,) = results(path, "serving_default", {"x": x}, litert_process).values()
+    np.testing.assert_allclose(y, function(x), rtol=1e-6)
+
+
 @pytest.mark.parametrize("order", [0, 1, 2, 3])
 def test_gradients_of_every_order(order, tmp_path, litert_process):
     exported = jax.export.export(jax.jit(jnp.sin), platforms=["cpu"])(CALLS[0])
