@@ -313,10 +313,10 @@ def _linear_algebra(statement: _Add) -> None:
 def _random(statement: _Add) -> None:
     for name in ("uniform", "normal", "truncated_normal"):
         statement(f"stateless_{name}", f"{{0}} + tf.random.stateless_{name}(tf.shape({{0}}), "
-                  "[{seed}, 1], dtype={0}.dtype)", "f", rank=1, weight=0.3,
+                  "[{seed}, 1], dtype={0}.dtype, alg='philox')", "f", rank=1, weight=0.3,
                   level="max+2")  # fmt: skip
     statement("stateless_integers", "{0} + tf.random.stateless_uniform(tf.shape({0}), [{seed}, 2], "
-              "0, 5, {0}.dtype)", "i", rank=1, weight=0.3,
+              "0, 5, {0}.dtype, alg='philox')", "i", rank=1, weight=0.3,
               level="max+3")  # fmt: skip
 
 
