@@ -18,8 +18,7 @@ From a call of a signature to its results:
    are put where they belong (`placing`).
 3. `calling.call_flat` is the function of all leaves, under `jax.jit`: `Exported.call`, as a
    primitive (`derivative_primitives`) whose VJPs are those that were saved, and which is otherwise
-   differentiated and batched as the lifted function (`lifted_exported`). Where a folder is given,
-   its executables come from there (`compilation_cache`).
+   differentiated and batched as the lifted function (`lifted_exported`).
 4. The leaves of the results get the structure that was exported.
 
 So between folder and call there are the `SavedModel`, the `LoadedSignature`, its `BoundExported`

@@ -20,7 +20,6 @@ from bridge.core.progress import progress_bar
 from bridge.loading.arguments import Arguments, Sizes
 from bridge.loading.binding import BoundExported, bind
 from bridge.loading.calling import call_flat, gradient_source
-from bridge.loading.compilation_cache import CompilationCache
 from bridge.loading.exported_from_call import exported_from_call
 from bridge.loading.placing import OnMesh, place_variable
 from bridge.loading.stateful import StatefulModel
@@ -56,9 +55,7 @@ class LoadedModel:
     signatures: Mapping[str, LoadedSignature]
     others: Mapping[str, str]
 
-    def __init__(
-        self, model: SavedModel, mesh: Mesh | None = None, cache: CompilationCache | None = None
-    ) -> None:
+    def __init__(self, model: SavedModel, mesh: Mesh | None = None) -> None:
         """Take over the value of a file; nothing of it is parsed further.
 
         Raises:
@@ -66,9 +63,7 @@ class LoadedModel:
         """
         _check_mesh(mesh)
         values = _Values(model.variables)
-        signatures = {
-            s.key: LoadedSignature(s, model, values, mesh, cache) for s in model.signatures
-        }
+        signatures = {s.key: LoadedSignature(s, model, values, mesh) for s in model.signatures}
         self.others = MappingProxyType(dict(model.others))
         self.signatures = _Signatures(signatures, self.others)
         self._default_key = DEFAULT_SIGNATURE
@@ -157,12 +152,10 @@ class LoadedSignature:
         model: SavedModel,
         values: _Values,
         mesh: Mesh | None = None,
-        cache: CompilationCache | None = None,
     ) -> None:
         """Take over the value of a signature."""
         self.key = signature.key
         self._mesh = mesh
-        self._cache = cache
         self._signature = signature
         self._model = model
         self._values = values
@@ -393,12 +386,6 @@ class LoadedSignature:
         return self._jit(call_flat(self.exported, name=self.key))
 
     def _jit(self, flat: Callable[..., Any]) -> Any:
-        jitted = self._jit_alone(flat)
-        if self._cache is None:
-            return jitted
-        return self._cache.around(jitted, len(self.binding.variables))
-
-    def _jit_alone(self, flat: Callable[..., Any]) -> Any:
         if self._on_mesh is None:
             return jax.jit(flat)
         on_mesh, count = self._on_mesh, len(self.binding.variables)

@@ -39,7 +39,6 @@ TESTED = {
     "load": {
         TABLES: "path",
         "tests/eight_devices/loading.py": "mesh",
-        "tests/bridge/loading/test_compilation_cache.py": "compiled",
     },
     "retarget": {
         TABLES: "exported tensorflow platforms",
