@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from bridge.core.size_polynomials import Shape, parse_size
 from bridge.inspecting.written_file import TensorReport, WrittenSignature
 from bridge.onnx.graph.graph_builder import Graph, NewerOpset
 from bridge.onnx.graph.kernels import dtype_of
@@ -26,9 +25,10 @@ from bridge.sources.known_source import ModelFormat
 from bridge.sources.target_file import target_file
 from savedmodel.files.folder import bytes_of, fit_name, hidden_folder
 from xla_call_module.call import TensorSpec
-from xla_call_module.dimensions import linear_form
+from xla_call_module.dimensions import linear_form, parse_size
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError, VersionError
+from xla_call_module.size_polynomials import Shape
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
 from xla_call_module.stablehlo.modules import open_module
 

@@ -13,7 +13,7 @@ from tests.policy.source import PACKAGES, Module
 LAYERS: Mapping[str, tuple[str, ...]] = {
     "xla_call_module": (
         "_autograph errors lazy_names",
-        "_jax",
+        "_jax size_polynomials",
         "allowance checks dimensions dtypes platforms shardings versions",
         "flags pytrees symbolic_shapes",
         "tracebacks",

@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 
-from bridge.core.size_polynomials import broadcast, lower_bound
 from bridge.onnx.arithmetic.bits import NOT_READ, in_total_order
 from bridge.onnx.arithmetic.fusions import fuse_difference, fuse_product, fuse_sum
 from bridge.onnx.arithmetic.reductions import is_identity
@@ -23,6 +22,7 @@ from bridge.onnx.graph.stablehlo_operation import (
     identity,
 )
 from bridge.onnx.graph.values import Value
+from xla_call_module.size_polynomials import broadcast, lower_bound
 from xla_call_module.stablehlo.attributes import comparison_direction
 
 __all__ = ["RULES", "tan"]

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.size_polynomials import Shape
 from bridge.onnx.graph import layouts
 from bridge.onnx.graph.folding import MAX_BYTES
 from bridge.onnx.graph.graph_builder import Graph, Node
 from bridge.onnx.graph.onnx_runtime import GELU_OPSET, has_kernel
 from bridge.onnx.graph.values import Value, constant_array
 from xla_call_module.dtypes import Array
+from xla_call_module.size_polynomials import Shape
 
 __all__ = ["Reduction", "fuse_difference", "fuse_product", "fuse_quotient", "fuse_sum"]
 

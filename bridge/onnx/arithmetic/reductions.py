@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.size_polynomials import Shape, lower_bound, product
 from bridge.onnx.arithmetic.fusions import Reduction
 from bridge.onnx.graph import layouts, nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.onnx.graph.values import Value, constant_array, of_array
 from xla_call_module.dtypes import Array
+from xla_call_module.size_polynomials import Shape, lower_bound, product
 from xla_call_module.stablehlo.combiners import (
     Trial,
     combiner_of,

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bridge.core.size_polynomials import Dim, Shape, product
 from bridge.onnx.arithmetic.reductions import reducer_of
 from bridge.onnx.arrays.slicing import start_vectors
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.onnx.graph.values import Value, of_size
+from xla_call_module.size_polynomials import Dim, Shape, product
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
 __all__ = ["RULES"]

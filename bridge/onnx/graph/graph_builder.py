@@ -18,7 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.size_polynomials import (
+from bridge.onnx.graph import kernels
+from bridge.onnx.graph.folding import fold
+from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET, DIV_MUL_FUSION_DTYPES
+from bridge.onnx.graph.size_arithmetic import may_wrap
+from bridge.onnx.graph.values import Value, constant_array
+from xla_call_module.dtypes import Array
+from xla_call_module.errors import StructureError, UnsupportedError
+from xla_call_module.size_polynomials import (
     Atom,
     Dim,
     Element,
@@ -33,13 +40,6 @@ from bridge.core.size_polynomials import (
     numbers_of,
     of_atom,
 )
-from bridge.onnx.graph import kernels
-from bridge.onnx.graph.folding import fold
-from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET, DIV_MUL_FUSION_DTYPES
-from bridge.onnx.graph.size_arithmetic import may_wrap
-from bridge.onnx.graph.values import Value, constant_array
-from xla_call_module.dtypes import Array
-from xla_call_module.errors import StructureError, UnsupportedError
 
 __all__ = ["Graph", "Input", "NewerOpset", "Node", "Result"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bridge.core.size_polynomials import Shape
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.values import Value
+from xla_call_module.size_polynomials import Shape
 
 __all__ = [
     "Transposed",

@@ -11,7 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.size_polynomials import (
+from bridge.onnx.graph import layouts
+from bridge.onnx.graph.folding import MAX_COUNTED
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.values import Value, constant_array, of_array, of_size
+from xla_call_module.dtypes import Array
+from xla_call_module.size_polynomials import (
     Dim,
     Shape,
     Size,
@@ -20,11 +25,6 @@ from bridge.core.size_polynomials import (
     is_static,
     lower_bound,
 )
-from bridge.onnx.graph import layouts
-from bridge.onnx.graph.folding import MAX_COUNTED
-from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.values import Value, constant_array, of_array, of_size
-from xla_call_module.dtypes import Array
 
 __all__ = [
     "broadcast_in_dim",

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.size_polynomials import Dim, Iteration, Shape, lower_bound, maximum, of_atom
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph, Node
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.onnx.graph.values import Value, contents_of, of_size, of_sizes
+from xla_call_module.size_polynomials import Dim, Iteration, Shape, lower_bound, maximum, of_atom
 from xla_call_module.stablehlo.modules import read_counter, splat
 
 __all__ = ["RULES", "Row", "Written"]

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.size_polynomials import Dim, floordiv, is_static, numbers_of, product
 from bridge.onnx.arithmetic.reductions import (
     REDUCERS,
     depends_on_order,
@@ -27,6 +26,7 @@ from bridge.onnx.graph import layouts, nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.onnx.graph.values import Value, of_array, of_sizes
+from xla_call_module.size_polynomials import Dim, floordiv, is_static, numbers_of, product
 from xla_call_module.stablehlo.combiners import identity_of
 from xla_call_module.stablehlo.walking import WINDOW_ATTRIBUTES
 
