@@ -36,7 +36,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "rewrite",
     ),
     "bridge": (
-        "core",
+        "core graphs",
         "lifting",
         "batching.rowwise calling_tf exporting litert.lowering litert.worker loading onnx.graph",
         "chains inspecting",

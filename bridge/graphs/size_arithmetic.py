@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge.onnx.graph.values import Value, contents_of, of_array, of_sizes
+from bridge.graphs.values import Value, contents_of, of_array, of_sizes
 from xla_call_module.size_polynomials import (
     Dim,
     Iteration,
