@@ -2,7 +2,8 @@
 
 Both variables are read when TensorFlow and JAX are imported, so they are set here, before any test
 module is, and subprocesses inherit them. One that is already set stays: with
-`CUDA_VISIBLE_DEVICES=0` the same tests run on a GPU.
+`CUDA_VISIBLE_DEVICES=0` the same tests run on a GPU, where they compare numbers with those of a CPU
+and so multiply matrices in full precision; `tests/device` is about what an accelerator does else.
 """
 
 import ctypes
@@ -21,7 +22,8 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+if os.environ.setdefault("CUDA_VISIBLE_DEVICES", ""):
+    os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
 
 import jax.export
 from hypothesis import HealthCheck, settings
@@ -59,7 +61,7 @@ LONG = (
     "bridge/calling_tf/test_generalizing.py",
     "xla_call_module/passes/test_linear_algebra.py",
     "savedmodel/test_read_mutations.py",
-    "device/test_accelerator.py",
+    "device/test_matrix_on_device.py",
 )
 
 
@@ -99,6 +101,8 @@ def pytest_collection_finish():
     """Read the flags of XLA, and keep what is imported from the garbage collections to come."""
     if is_unoptimized() and _HAS_TENSORFLOW:
         set_unoptimized()
+    if os.environ["CUDA_VISIBLE_DEVICES"] and (tensorflow := sys.modules.get("tensorflow")):
+        tensorflow.config.experimental.enable_tensor_float_32_execution(False)
     gc.collect()
     gc.freeze()
 

@@ -44,6 +44,11 @@ def _nothing(op: LiftedOperation) -> Any:
     return []
 
 
+def _empty(op: LiftedOperation) -> Any:
+    """Return zeros for what `jax.lax.empty` leaves undefined."""
+    return lax.full(op.shape, 0, op.dtype)
+
+
 def _identity(op: LiftedOperation) -> Any:
     return op.operands[0]
 
@@ -64,6 +69,7 @@ CUSTOM_CALLS = {
         f"mhlo.{name}": LiftingRule(single(getattr(lax, name)), CUSTOM_CALL_ATTRIBUTES)
         for name in _UNARY
     },
+    "AllocateBuffer": LiftingRule(_empty, CUSTOM_CALL_ATTRIBUTES),
     "LayoutConstraint": LiftingRule(_identity, CUSTOM_CALL_ATTRIBUTES),
     **{
         f"check.{name}": LiftingRule(_nothing, CUSTOM_CALL_ATTRIBUTES)

@@ -227,10 +227,14 @@ def _eigh(matrix: Any, name: str | None, *, lower: bool, **options: Any) -> tupl
 
 
 def _eigh_of_tpu(op: LiftedOperation, options: _Options, matrix: Any) -> _Results:
-    """Return what Jacobi's method computes, whose options are `lower,sort,sweeps,tolerance`."""
+    """Return what JAX computes for `lower,sort,sweeps,tolerance`.
+
+    The call is Jacobi's method, which JAX has on TPUs alone, and files for all platforms on each:
+    so the method is that of the platform, which for a matrix that Jacobi's is chosen for is it.
+    """
     del options
     lower, sort, *_ = op.text("backend_config").split(",")
-    return _eigh(matrix, "JACOBI", lower=lower == "1", sort_eigenvalues=sort == "1")
+    return _eigh(matrix, None, lower=lower == "1", sort_eigenvalues=sort == "1")
 
 
 def _geev(op: LiftedOperation, options: _Options, matrix: Any) -> _Results:

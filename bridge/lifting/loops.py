@@ -147,7 +147,7 @@ def _counter(condition: Any, initial: Sequence[LiftedValue]) -> _Counter | None:
 _TURNED = {"gt": "lt", "ge": "le"}
 _LIMITS = ("lt", "le", "gt", "ge")
 # Of integers these make of lines others.
-_LINEAR = ("add", "convert_element_type", "mul", "select_n", "sub")
+_LINEAR = ("add", "clamp", "convert_element_type", "mul", "select_n", "sub")
 
 
 def _number(atom: Atom, constants: Mapping[Any, Any]) -> int | None:
@@ -276,6 +276,9 @@ class _Scan:
         match name, known:
             case "convert_element_type", [one] if eqn.outvars[0].aval.dtype.kind in "iu":
                 return one
+            case "clamp", [least, one, most] if self._steps.count:
+                found = one.bounds(self._steps.count)
+                return one if least.offset <= found[0] and found[1] <= most.offset else None
             case "add", [one, other]:
                 return _Line(one.slope + other.slope, one.offset + other.offset)
             case "sub", [one, other]:
@@ -380,11 +383,10 @@ class _Scan:
 
     def _needed(self, skipped: set[int]) -> list[Any]:
         """Return the equations that something still needs."""
-        outputs = self._jaxpr.outvars
-        taken = {
-            *(v for n, v in enumerate(outputs) if n not in self._writes and n != self._steps.index),
-            *(row for row, _ in self._updates.values() if isinstance(row, core.Var)),
-        }
+        left = {*self._writes, self._steps.index}
+        atoms = [atom for number, atom in enumerate(self._jaxpr.outvars) if number not in left]
+        atoms += [row for row, _ in self._updates.values()]
+        taken = {atom for atom in atoms if isinstance(atom, core.Var)}
         kept = []
         for eqn in reversed(self._jaxpr.eqns):
             if id(eqn) in skipped or not (eqn.effects or taken & set(eqn.outvars)):

@@ -153,12 +153,29 @@ def _starts(op: LiftedOperation, sizes: Sequence[Dimension]) -> list[Any]:
 def _dynamic_slice(op: LiftedOperation) -> Any:
     value, *starts = op.arrays
     sizes = op.integers("slice_sizes")
-    return lax.dynamic_slice(value, starts, sizes, allow_negative_indices=False)
+    return lax.dynamic_slice(value, _narrowed(starts), sizes, allow_negative_indices=False)
 
 
 def _dynamic_update_slice(op: LiftedOperation) -> Any:
     value, update, *starts = op.arrays
-    return lax.dynamic_update_slice(value, update, starts, allow_negative_indices=False)
+    return lax.dynamic_update_slice(value, update, _narrowed(starts), allow_negative_indices=False)
+
+
+def _narrowed(starts: Sequence[Any]) -> list[Any]:
+    """Return starts in 32 bits.
+
+    Lifted code is traced in JAX's 64-bit mode where it has such dtypes, and lowered without: the
+    rules of JAX that lower a batched slice trace anew, and refuse a start of 64 bits there.
+    """
+    return [_in_32_bits(start) if start.dtype.itemsize > 4 else start for start in starts]
+
+
+def _in_32_bits(start: Any) -> Any:
+    most = np.iinfo(np.int32).max
+    least = start.dtype.type(0 if start.dtype.kind == "u" else -most)
+    if isinstance(start, np.ndarray | np.generic):
+        return np.clip(start, least, start.dtype.type(most)).astype(np.int32)
+    return lax.convert_element_type(lax.clamp(least, start, start.dtype.type(most)), np.int32)
 
 
 RULES = {

@@ -26,7 +26,7 @@ from bridge.litert.lowering.storage_dtypes import at_boundary, from_boundary
 from bridge.litert.runtime import Runtime
 from tests.matrix import consumer
 from tests.matrix.case import Case
-from tests.matrix.files import _export, _logical, _physical, _settings
+from tests.matrix.files import _export, case_settings, logical_arguments, physical_array
 from tests.matrix.functions import CASES
 from tests.matrix.written import DEFAULT, VALUES
 from xla_call_module.errors import InteropError
@@ -101,13 +101,15 @@ def _gradient(_: Case, path: Path, calls: list[consumer.Call], tolerance: float)
 
 
 def _in_jax(case: Case, path: Path, calls: list[consumer.Call], tolerance: float) -> Answer:
-    with _settings(case):
+    with case_settings(case):
         signature = bridge.load(path).signatures[_KEY]
 
         def run(arrays: list[np.ndarray[Any, Any]]) -> dict[str, Any]:
-            results = signature(**{f"x{i}": a for i, a in enumerate(_logical(case, arrays))})
+            results = signature(
+                **{f"x{i}": a for i, a in enumerate(logical_arguments(case, arrays))}
+            )
             leaves = jax.tree.leaves(results)
-            return {f"y{i}": _physical(leaf) for i, leaf in enumerate(leaves)}
+            return {f"y{i}": physical_array(leaf) for i, leaf in enumerate(leaves)}
 
         return _judge(calls, tolerance, run)
 
@@ -115,7 +117,7 @@ def _in_jax(case: Case, path: Path, calls: list[consumer.Call], tolerance: float
 def _in_onnx(case: Case, path: Path, calls: list[consumer.Call], tolerance: float) -> Answer:
     import onnxruntime
 
-    with _settings(case):
+    with case_settings(case):
         model = bridge.to_onnx(path)
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
@@ -136,14 +138,14 @@ def _in_onnx(case: Case, path: Path, calls: list[consumer.Call], tolerance: floa
 
 
 def _in_litert(case: Case, path: Path, calls: list[consumer.Call], tolerance: float) -> Answer:
-    with _settings(case):
+    with case_settings(case):
         model = bridge.to_litert(path, verify=False)
     with Runtime(model) as runtime:
         (signature,) = runtime.contents.signatures
         wanted = {tensor.name for tensor in signature.inputs}
 
         def run(arrays: list[np.ndarray[Any, Any]]) -> Mapping[str, Any]:
-            given = {f"x{i}": _physical(a) for i, a in enumerate(arrays)}
+            given = {f"x{i}": physical_array(a) for i, a in enumerate(arrays)}
             boundary = {name: at_boundary(array) for name, array in given.items() if name in wanted}
             found = runtime.run(boundary, signature=_KEY)
             dtypes = calls[0]["output"]
@@ -173,7 +175,7 @@ def _in_tflite(_: Case, path: Path, calls: list[consumer.Call], tolerance: float
 
 def _in_tflite_form(case: Case, path: Path, calls: list[consumer.Call], tolerance: float) -> Answer:
     written = path.with_name("tflite")
-    with _settings(case):
+    with case_settings(case):
         exported = _export(case)
         bridge.save(
             exported,

@@ -30,14 +30,23 @@ from tests.matrix.case import Case
 from tests.matrix.functions import CASES
 from tests.matrix.written import DEFAULT, VALUES, Written, write_written
 
-__all__ = ["write_case", "write_cases"]
+__all__ = [
+    "case_settings",
+    "cotangent_of",
+    "expected_warnings",
+    "is_inexact",
+    "logical_arguments",
+    "physical_array",
+    "write_case",
+    "write_cases",
+]
 
 
 def write_case(case: Case, folder: Path, targets: Sequence[str]) -> list[Written]:
     """One case for each target."""
     folder.mkdir()
     try:
-        with _settings(case):
+        with case_settings(case):
             exported = _export(case)
             # Otherwise the gradient would be traced anew for each target.
             exported = replace_vjp(exported, functools.cache(exported.vjp))
@@ -50,7 +59,7 @@ def write_case(case: Case, folder: Path, targets: Sequence[str]) -> list[Written
 def _write_target(case: Case, exported: export.Exported, path: Path) -> Written:
     wanted = None if path.name == DEFAULT else path.name
     try:
-        with _settings(case), _expected_warnings(case):
+        with case_settings(case), expected_warnings(case):
             bridge.save(
                 exported,
                 path,
@@ -69,7 +78,7 @@ def _describe(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _settings(case: Case) -> Iterator[None]:
+def case_settings(case: Case) -> Iterator[None]:
     wanted = {"jax_enable_x64": case.x64, "jax_use_shardy_partitioner": case.shardy}
     # A JAX that has no other partitioner than Shardy has no such setting.
     before = {name: getattr(jax.config, name) for name in wanted if hasattr(jax.config, name)}
@@ -83,7 +92,7 @@ def _settings(case: Case) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _expected_warnings(case: Case) -> Iterator[None]:
+def expected_warnings(case: Case) -> Iterator[None]:
     with warnings.catch_warnings():
         if not case.gradient:
             warnings.filterwarnings("ignore", ".* is saved without a gradient", UserWarning)
@@ -92,21 +101,21 @@ def _expected_warnings(case: Case) -> Iterator[None]:
 
 def _export(case: Case) -> export.Exported:
     # An array lies on a device, and a function may be for several.
-    args = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in _logical(case, case.args))
+    args = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in logical_arguments(case, case.args))
     if case.shapes is not None:
         args = export.symbolic_args_specs(args, tuple(case.shapes))
     params = () if case.params is None else (case.params,)
     return export.export(case.jit(case.function), platforms=case.platforms)(*params, *args)
 
 
-def _logical(case: Case, args: Sequence[Any]) -> tuple[Any, ...]:
+def logical_arguments(case: Case, args: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(
         jax.random.wrap_key_data(arg) if index in case.keys else jnp.asarray(arg)
         for index, arg in enumerate(args)
     )
 
 
-def _physical(value: Any) -> np.ndarray[Any, Any]:
+def physical_array(value: Any) -> np.ndarray[Any, Any]:
     is_key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
     return np.asarray(jax.random.key_data(value) if is_key else value)
 
@@ -118,7 +127,7 @@ def _values(case: Case) -> dict[str, Any]:
     """
     values: dict[str, Any] = {"tolerance": np.float64(case.tolerance.relative)}
     for call, args in enumerate((case.args, *case.more)):
-        for kind, arrays in _call(case, _logical(case, args)).items():
+        for kind, arrays in _call(case, logical_arguments(case, args)).items():
             for index, array in arrays.items():
                 key = f"{call}/{kind}/{index}/{array.dtype.name}"
                 values[key] = array if array.dtype.isbuiltin == 1 else _bits(array)
@@ -137,15 +146,16 @@ def _call(case: Case, args: tuple[Any, ...]) -> dict[str, dict[int, np.ndarray[A
 
     outputs = dict(enumerate(flat(*args)))
     call = {"input": dict(enumerate(args)), "output": outputs}
-    first = next((index for index, arg in enumerate(args) if _is_inexact(arg)), None)
+    first = next((index for index, arg in enumerate(args) if is_inexact(arg)), None)
     if case.gradient and first is not None:
         call |= _pull_back(flat, args, first, outputs)
     return {
-        kind: {i: _physical(value) for i, value in found.items()} for kind, found in call.items()
+        kind: {i: physical_array(value) for i, value in found.items()}
+        for kind, found in call.items()
     }
 
 
-def _is_inexact(value: Any) -> bool:
+def is_inexact(value: Any) -> bool:
     # TensorFlow propagates no gradients through float8.
     return jnp.issubdtype(value.dtype, jnp.inexact) and value.dtype.itemsize > 1
 
@@ -157,7 +167,7 @@ def _pull_back(
 
     TensorFlow's gradient of a complex function is the conjugate of JAX's.
     """
-    wanted = [i for i, output in outputs.items() if _is_inexact(output)]
+    wanted = [i for i, output in outputs.items() if is_inexact(output)]
     if not wanted:
         return {}
 
@@ -165,14 +175,14 @@ def _pull_back(
         results = flat(*args[:index], arg, *args[index + 1 :])
         return [results[i] for i in wanted]
 
-    cotangents = [_cotangent(outputs[i]) for i in wanted]
+    cotangents = [cotangent_of(outputs[i]) for i in wanted]
     _, pull_back = jax.vjp(inexact, args[index])
     (gradient,) = pull_back([jnp.conj(cotangent) for cotangent in cotangents])
     return {"cotangent": dict(zip(wanted, cotangents, strict=True)),
             "gradient": {index: jnp.conj(gradient)}}  # fmt: skip
 
 
-def _cotangent(output: Any) -> Any:
+def cotangent_of(output: Any) -> Any:
     steps = np.arange(output.size).reshape(output.shape)
     return jnp.asarray(np.cos(steps) + (0.5j if jnp.iscomplexobj(output) else 0), output.dtype)
 
