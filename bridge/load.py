@@ -13,7 +13,7 @@ from xla_call_module.tracebacks import api_boundary
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from bridge.loading.loaded import LoadedModel
+    from bridge.loading.loaded_model import LoadedModel
 
 __all__ = ["load"]
 
@@ -63,7 +63,7 @@ def load(
                [1., 1.],
                [1., 1.]], dtype=float32)}
     """
-    from bridge.loading.loaded import LoadedModel
+    from bridge.loading.loaded_model import LoadedModel
     from savedmodel.read import read
 
     return LoadedModel(read(path), mesh)

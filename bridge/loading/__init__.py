@@ -3,7 +3,7 @@
 From the folder to a function, with the module that does each step:
 
 1. `savedmodel.read` makes a `SavedModel` value of the folder; no value of a variable is read.
-2. `loaded.LoadedModel` has one `LoadedSignature` for each signature. Nothing is parsed yet.
+2. `loaded_model.LoadedModel` has one `LoadedSignature` for each signature. Nothing is parsed yet.
 3. When a signature is first used, `binding.bind` makes a `BoundExported` of it: an `Exported`, and
    which of its arguments are variables of the file. A call that describes itself is the `Exported`
    that was saved: `restore` puts its constants and its VJPs back. Calls of other programs, and what

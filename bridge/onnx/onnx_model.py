@@ -13,7 +13,8 @@ import onnx
 from onnx import helper
 
 from bridge.graphs.values import Value
-from bridge.inspecting.written_file import TensorReport, WrittenSignature
+from bridge.inspecting.tensor_report import TensorReport
+from bridge.inspecting.written_file import WrittenSignature
 from bridge.onnx.graph.graph_builder import Graph, NewerOpset
 from bridge.onnx.graph.kernels import dtype_of
 from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET, DEFAULT_OPSET, OPSETS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 from collections import Counter
 from collections.abc import Collection, Mapping
 
@@ -91,6 +92,22 @@ def room_imports(modules: Collection[Module]) -> dict[tuple[str, str], str]:
             if target != room:
                 found.setdefault((room, target), imported.where)
     return found
+
+
+def file_circle(modules: Collection[Module]) -> list[str]:
+    """Return modules of which each imports the next, and the last the first; none where none do."""
+    by_name = {module.name: module for module in modules if module.name not in PACKAGES}
+    graph = {}
+    for name, module in by_name.items():
+        imported = (
+            i.name if i.name in by_name else i.name.rpartition(".")[0] for i in imports_of(module)
+        )
+        graph[name] = {target for target in imported if target in by_name and target != name}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def upward_imports(modules: Collection[Module], layers: Collection[Collection[str]]) -> list[str]:

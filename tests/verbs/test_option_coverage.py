@@ -16,7 +16,7 @@ import pytest
 import bridge
 from bridge.chains.orders import ChainOptions
 from bridge.cli.command_arguments import SAVE_ARGUMENTS
-from bridge.cli.export_command import ExportRequest
+from bridge.cli.export_request import ExportRequest
 from bridge.save import SaveOptions
 from bridge.serving.publishing import PublishOptions
 from tests.policy.source import ROOT
