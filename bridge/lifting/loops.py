@@ -271,14 +271,16 @@ class _Scan:
             return self._chosen(eqn, line)
         operands = [line(atom) for atom in eqn.invars]
         known = [operand for operand in operands if operand is not None]
-        if len(known) != len(operands):
-            return None
-        match name, known:
+        return self._combined(eqn, known) if len(known) == len(operands) else None
+
+    def _combined(self, eqn: Any, lines: list[_Line]) -> _Line | None:
+        """Return what a linear operation makes of integers that are known in each step."""
+        match eqn.primitive.name, lines:
             case "convert_element_type", [one] if eqn.outvars[0].aval.dtype.kind in "iu":
                 return one
-            case "clamp", [least, one, most] if self._steps.count:
-                found = one.bounds(self._steps.count)
-                return one if least.offset <= found[0] and found[1] <= most.offset else None
+            case "clamp", [low, one, high] if self._steps.count:
+                least, most = one.bounds(self._steps.count)
+                return one if low.offset <= least and most <= high.offset else None
             case "add", [one, other]:
                 return _Line(one.slope + other.slope, one.offset + other.offset)
             case "sub", [one, other]:

@@ -171,11 +171,11 @@ def _narrowed(starts: Sequence[Any]) -> list[Any]:
 
 
 def _in_32_bits(start: Any) -> Any:
-    most = np.iinfo(np.int32).max
-    least = start.dtype.type(0 if start.dtype.kind == "u" else -most)
+    """Return a start in 32 bits, and 0 for a negative one, which is where it begins anyway."""
+    least, most = start.dtype.type(0), start.dtype.type(np.iinfo(np.int32).max)
     if isinstance(start, np.ndarray | np.generic):
-        return np.clip(start, least, start.dtype.type(most)).astype(np.int32)
-    return lax.convert_element_type(lax.clamp(least, start, start.dtype.type(most)), np.int32)
+        return np.clip(start, least, most).astype(np.int32)
+    return lax.convert_element_type(lax.clamp(least, start, most), np.int32)
 
 
 RULES = {

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,7 +53,10 @@ def main(arguments: list[str]) -> int:
     FAILURES.write_text("")
     processes = min(_MAX_PROCESSES, max(os.cpu_count() or 1, 2) - 1)
     options = ["-n", str(processes), "--dist", "worksteal"]
-    return int(pytest.main([*options, *(arguments or _PLACES)], plugins=[_Failures()]))
+    # Who names files or folders wants those alone.
+    named = any(Path(argument.partition("::")[0]).exists() for argument in arguments)
+    places = () if named else _PLACES
+    return int(pytest.main([*options, *arguments, *places], plugins=[_Failures()]))
 
 
 if __name__ == "__main__":

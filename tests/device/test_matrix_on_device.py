@@ -34,6 +34,7 @@ LIFTED_WITHOUT_RULES = {
     "complex_functions": "the operations of the square root have no derivative at i",
     "exp1": "a loop of as many steps as the numbers need has no reverse mode",
     "expi": "a loop of as many steps as the numbers need has no reverse mode",
+    "random_gamma": "a loop of as many steps as the numbers need has no reverse mode",
     "singular_values": "JAX has no derivative of the Householder factors in the portable form",
 }
 
