@@ -86,7 +86,7 @@ class Result:
         name: the name of the output; empty where it does not matter.
         reference: the name of the value that is the output.
         dtype: the dtype of the elements.
-        shape: the shape as far as it is known, with texts for sizes that have one.
+        shape: the shape, with texts for sizes that have one.
     """
 
     name: str
@@ -104,7 +104,7 @@ class _Shared:
         initializers: constants and parameters by their names.
         constants: the names of constants by their contents.
         constant_names: the names in `constants`.
-        facts: the facts that are known of values, by their names.
+        facts: the facts about values, by their names.
         shapes: the shapes of results of nodes, by their names.
         scope: the place in the source that the next nodes come from.
         nodes_left: the number of nodes that may still be added.
@@ -150,7 +150,7 @@ class TensorGraph:
         self.inputs, self.nodes, self.results = [], [], []
         self.outer = outer
         self._shared: _Shared = _Shared() if outer is None else outer._shared
-        self._known: dict[Any, tuple[str, ...]] = {}
+        self._outputs_of_key: dict[Any, tuple[str, ...]] = {}
         self._producers: dict[str, Node] = {}
         self._sources: dict[str, tuple[str, int, int, int]] = {}
 
@@ -190,11 +190,11 @@ class TensorGraph:
             self._shared.facts[value.name] = fact
 
     def recall(self, name: str) -> object | None:
-        """Return the fact that is known of the value of a name."""
+        """Return the fact about the value of a name; None without."""
         return self._shared.facts.get(name)
 
     def shape_of(self, name: str) -> Shape | None:
-        """The shape of a value in the graph, if it is known."""
+        """Return the shape of a value in the graph, if the graph has it."""
         return self._shared.shapes.get(name)
 
     def constant(self, name: str) -> Array | None:
@@ -254,8 +254,8 @@ class TensorGraph:
     ) -> None:
         """A dimension variable, of which an input's size is `slope * variable + offset`."""
         sources = self.root._sources
-        known = sources.get(symbol)
-        if known is None or (known[2:] != (1, 0) and (slope, offset) == (1, 0)):
+        earlier = sources.get(symbol)
+        if earlier is None or (earlier[2:] != (1, 0) and (slope, offset) == (1, 0)):
             sources[symbol] = (source.name, axis, slope, offset)
 
     def add_parameter(self, name: str, array: Array) -> Value:
@@ -275,8 +275,8 @@ class TensorGraph:
             text: the shape as it is to be written, if that is another one.
         """
         whole = self.expand(value)
-        known = whole.shape if text is None else text
-        self.results.append(Result(name, self.reference(whole), value.dtype, known))
+        shape = whole.shape if text is None else text
+        self.results.append(Result(name, self.reference(whole), value.dtype, shape))
 
     def node(
         self,
@@ -292,7 +292,7 @@ class TensorGraph:
         Args:
             op_type: the name of the operation.
             inputs: the operands, which are not broadcast; None for one that is left out.
-            shape: the shape of the result; None for a size that nothing is known of.
+            shape: the shape of the result; None for a size that is measured when it runs.
             dtype: the dtype of the result; by default that of the first input.
             attributes: the attributes: numbers, texts, sequences of them, dtypes, arrays, graphs.
 
@@ -377,13 +377,13 @@ class TensorGraph:
         """The names of an operation's results, which are those of an equal one if there is any."""
         key = (op_type, inputs, count, _key(attributes))
         for graph in self.enclosing():
-            if key in graph._known:
-                return graph._known[key]
+            if key in graph._outputs_of_key:
+                return graph._outputs_of_key[key]
         name = self.unique(f"{self._shared.scope}/{op_type}")
         outputs = (name, *(self.unique(f"{name}:{number}") for number in range(1, count)))
         self._append(Node(op_type, name, inputs, outputs, attributes))
         if not any(isinstance(value, TensorGraph) for value in attributes.values()):
-            self._known[key] = outputs
+            self._outputs_of_key[key] = outputs
         return outputs
 
     def _append(self, node: Node) -> None:
@@ -524,10 +524,10 @@ def _named(name: str) -> Value:
 
 
 def _made(name: str, shape: Sequence[Dim | None], dtype: np.dtype[Any]) -> Value:
-    known = tuple(
+    measured = tuple(
         of_atom(Measured(name, axis)) if dim is None else dim for axis, dim in enumerate(shape)
     )
-    return Value(dtype, known, known, name)
+    return Value(dtype, measured, measured, name)
 
 
 def _may_wrap(value: Value, dtype: np.dtype[Any]) -> bool:

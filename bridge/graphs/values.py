@@ -1,6 +1,6 @@
-"""The value of StableHLO on the way to ONNX, which is in the graph only as far as it must be.
+"""The value of StableHLO on the way to a graph, which is in it only as far as it must be.
 
-Constants, broadcasts that ONNX does by itself, and the arithmetic of shapes are not.
+Constants, broadcasts that operations do by themselves, and the arithmetic of shapes are not.
 """
 
 from __future__ import annotations

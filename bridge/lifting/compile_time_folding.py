@@ -28,7 +28,7 @@ from xla_call_module.stablehlo.attributes import Attributes, comparison_directio
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import tensor_type
 
-__all__ = ["MAX_FOLDED", "fold"]
+__all__ = ["COMPARISONS", "MAX_FOLDED", "fold"]
 
 Array = np.ndarray[Any, Any]
 
@@ -187,7 +187,8 @@ def _remainder(op: Attributes, left: Array, right: Array) -> Array | None:
     return np.asarray(left.astype(object) - quotient * right.astype(object))
 
 
-_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
+# The operator of each direction, for numbers, arrays of numpy, and dimensions.
+COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "EQ": operator.eq, "GE": operator.ge, "GT": operator.gt,
     "LE": operator.le, "LT": operator.lt, "NE": operator.ne,
 }  # fmt: skip
@@ -196,7 +197,7 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
 def _compare(op: Attributes, left: Array, right: Array) -> Array | None:
     if op.text("compare_type").find("TOTALORDER") >= 0:
         left, right = _total_order(left), _total_order(right)
-    return np.asarray(_COMPARISONS[comparison_direction(op.raw)](left, right))
+    return np.asarray(COMPARISONS[comparison_direction(op.raw)](left, right))
 
 
 def _total_order(value: Array) -> Array:

@@ -19,7 +19,7 @@ from xla_call_module.stablehlo.combiners import complex_extreme
 from xla_call_module.stablehlo.elements import BROADCASTS, element_dtype, repeated_number
 from xla_call_module.stablehlo.modules import tensor_type
 
-__all__ = ["RULES", "in_bytes", "narrow_bits", "total_order"]
+__all__ = ["COMPARISONS", "RULES", "in_bytes", "narrow_bits", "negative_power", "total_order"]
 
 # The functions of `jax.lax` that JAX lowers to one operation of StableHLO each.
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -62,7 +62,7 @@ _ACCURATE: Mapping[str, Callable[..., Any]] = {
     "tan": lax.tan,
     "tanh": lax.tanh,
 }
-_COMPARISONS: Mapping[str, Callable[..., Any]] = {
+COMPARISONS: Mapping[str, Callable[..., Any]] = {
     "EQ": lax.eq, "GE": lax.ge, "GT": lax.gt, "LE": lax.le, "LT": lax.lt, "NE": lax.ne,
 }  # fmt: skip
 _TOLERANCE = re.compile(r"(atol|rtol) = ([-+.\w]+)|(ulps) = (\d+)|mode<(\w+)>")
@@ -171,7 +171,7 @@ def _compare(op: LiftedOperation) -> Any:
     left, right = op.scalars_and_arrays
     if op.text("compare_type").find("TOTALORDER") >= 0:
         left, right = total_order(left), total_order(right)
-    return _COMPARISONS[comparison_direction(op.raw)](left, right)
+    return COMPARISONS[comparison_direction(op.raw)](left, right)
 
 
 def total_order(value: Any) -> Any:
@@ -234,9 +234,14 @@ def _power(op: LiftedOperation) -> Any:
         byte = np.uint8 if op.dtype.name.startswith("u") else np.int8
         base, exponent = (lax.convert_element_type(array, byte) for array in (base, exponent))
     power = jnp.power(base, jnp.maximum(exponent, 0))
-    sign = jnp.where(exponent % 2 == 0, 1, base)
-    inverse = jnp.where(base == 1, 1, jnp.where(base == -1, sign, 0))
+    inverse = negative_power(base, exponent % 2 == 0)
     return lax.convert_element_type(jnp.where(exponent < 0, inverse, power), op.dtype)
+
+
+def negative_power(base: Any, is_even: Any) -> Any:
+    """Return integers to the power of negative ones, rounded towards zero."""
+    sign = jnp.where(is_even, 1, base)
+    return jnp.where(base == 1, 1, jnp.where(base == -1, sign, 0))
 
 
 def _map(op: LiftedOperation) -> Any:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from bridge.lifting.compile_time_folding import COMPARISONS
 from bridge.lifting.known_values import StructuredArray
 from xla_call_module.errors import UnsupportedError
 from xla_call_module.stablehlo.attributes import Attributes, comparison_direction
@@ -224,7 +225,7 @@ def _elementwise(function: Callable[..., Array]) -> Callable[..., Array]:
 
 def _compare(op: Attributes, shape: Sequence[int], left: Array, right: Array) -> Array:
     del shape
-    result: Array = _COMPARISONS[comparison_direction(op.raw)](left, right)
+    result: Array = COMPARISONS[comparison_direction(op.raw)](left, right)
     return result
 
 
@@ -233,10 +234,6 @@ def _constant(op: Attributes, shape: Sequence[int]) -> Array:
     return read_elements(op.raw)
 
 
-_COMPARISONS = {
-    "EQ": np.equal, "GE": np.greater_equal, "GT": np.greater,
-    "LE": np.less_equal, "LT": np.less, "NE": np.not_equal,
-}  # fmt: skip
 _MASKS: Mapping[str, Callable[..., Array]] = {
     "stablehlo.add": _elementwise(np.add),
     "stablehlo.and": _elementwise(np.logical_and),

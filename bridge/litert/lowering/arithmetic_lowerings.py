@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from bridge.lifting.elementwise_primitives import COMPARISONS, negative_power, total_order
 from bridge.lifting.elementwise_primitives import RULES as OF_JAX
 from bridge.lifting.lifted_operation import Lift, LiftingRule
 from bridge.litert.lowering import bit_operations as bits
@@ -136,11 +137,6 @@ def _unsigned_division(left: Any, right: Any) -> tuple[Any, Any]:
     return jnp.where(by_zero, -1, quotient), jnp.where(by_zero, left, remainder)
 
 
-_COMPARISONS: Mapping[str, Callable[..., Any]] = {
-    "EQ": lax.eq, "GE": lax.ge, "GT": lax.gt, "LE": lax.le, "LT": lax.lt, "NE": lax.ne,
-}  # fmt: skip
-
-
 # The converter makes wrong operations of comparisons of booleans that are numbers.
 _OF_BOOLS: Mapping[str, Callable[..., Any]] = {
     "EQ": lax.eq,
@@ -165,14 +161,7 @@ def _compare(op: LoweredOperation) -> Any:
         left, right = unsigned_order(left), unsigned_order(right)
     elif logical.kind == "b":
         return _OF_BOOLS[direction](left, right)
-    return _COMPARISONS[direction](left, right)
-
-
-def total_order(value: Any) -> Any:
-    """Return integers in the order of float32 with the signs of zeros and of NaNs."""
-    signed = lax.bitcast_convert_type(value, np.int32)
-    flipped = lax.bitwise_xor(signed, jnp.full_like(signed, (1 << 31) - 1))
-    return jnp.where(signed < 0, flipped, signed)
+    return COMPARISONS[direction](left, right)
 
 
 def _convert(op: LoweredOperation) -> Any:
@@ -311,9 +300,7 @@ def _power(op: LoweredOperation) -> Any:
         base = base * base
     if logical.name.startswith("u"):
         return made
-    base = op.array(0)
-    sign = jnp.where(bits.low_bits(exponent, 1) == 0, 1, base)
-    inverse = jnp.where(base == 1, 1, jnp.where(base == -1, sign, 0))
+    inverse = negative_power(op.array(0), bits.low_bits(exponent, 1) == 0)
     return jnp.where(exponent < 0, inverse, made)
 
 
