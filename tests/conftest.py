@@ -88,8 +88,18 @@ def pytest_ignore_collect(collection_path):
     return True if _TENSORFLOW.search(collection_path.read_text()) else None
 
 
+# They compare bits and numbers with those of JAX on a CPU, export for the platform that JAX has by
+# default, look at what is in TensorFlow's memory, or call LAPACK.
+_FOR_A_CPU = pytest.mark.skip(reason="for a CPU alone; tests/device is for other devices")
+_FOR_DEVICES = (ROOT / "device", ROOT / "quick")
+
+
 def pytest_collection_modifyitems(config, items):
     """Order the files for the workers, which take one after another: the long ones first."""
+    if os.environ["CUDA_VISIBLE_DEVICES"]:
+        for item in items:
+            if not any(item.path.is_relative_to(folder) for folder in _FOR_DEVICES):
+                item.add_marker(_FOR_A_CPU)
     if not hasattr(config, "workerinput"):
         return
     counts = Counter(item.path for item in items)
