@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -33,7 +34,8 @@ from bridge.serving.configuration import (
     parse_batching,
     pinned_versions,
 )
-from bridge.serving.signatures import read_signatures
+from bridge.serving.server_commands import ServerCommand, server_commands
+from bridge.serving.signatures import ServedSignature, read_signatures
 from bridge.serving.warmup import write_warmup
 from bridge.update import changes_text, write_updated
 from savedmodel.files.assets import OWN_BATCHING_FILE, PUBLICATION_FILE, WARMUP_FILE
@@ -63,7 +65,7 @@ class PublishOptions(SaveOptions, total=False):
 
 # Each means that another publisher has finished.
 _ATTEMPTS = 20
-_Made: TypeAlias = "tuple[dict[str, Any], Batching | None]"
+_Made: TypeAlias = "tuple[dict[str, Any], Batching | None, tuple[str, ...]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -76,6 +78,8 @@ class Published(WrittenFile):
         warmup: the number of its warmup records.
         removed: the older versions that were removed.
         configs: the files that a server is started with; None where none were written.
+        servers: for each platform that TensorFlow Serving has an image for what starts it; none
+            after `rollback`.
         copy_of: the version that it is a copy of; None for a new one.
         updated: the names of the variables that have new values in it, where weights were put into
             a file.
@@ -86,20 +90,20 @@ class Published(WrittenFile):
     warmup: int = 0
     removed: tuple[int, ...] = ()
     configs: ConfigFiles | None = None
+    servers: tuple[ServerCommand, ...] = ()
     copy_of: int | None = None
     updated: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return a line for each fact, what starts a server, and each signature."""
-        command = () if self.configs is None else ("tensorflow_model_server", *self.configs.options)
         lines = [
             f"version {self.version}: {printable(self.path)}",
             f"a copy of version {self.copy_of}" if self.copy_of is not None else "",
             f"{self.warmup} warmup records" if self.warmup else "",
             changes_text(self.updated, self.kept) if self.updated else "",
             f"removed: {', '.join(map(str, self.removed))}" if self.removed else "",
-            " ".join(command),
+            *(printable(text) for each in self.servers for text in (str(each), each.container)),
             ", ".join(self._facts()),
             *self._signature_lines(),
         ]
@@ -194,10 +198,13 @@ def publish(
         _make, model, base, base_path, weights, warmup, batching, options,
         version=version, name=own_name, seed=seed,
     )  # fmt: skip
-    facts, wanted = _until_placed(make)
-    configs = None if wanted is None else _configure(base, own_name, wanted)
+    facts, wanted, platforms = _until_placed(make)
+    configs = None if wanted is None else _configure(base, own_name, wanted, platforms)
     removed = () if keep is None else _remove_old(base, keep, facts["version"])
-    return Published(removed=removed, configs=configs, **facts)
+    named = (f"--model_name={own_name}", f"--model_base_path={base.path}")
+    options = named if configs is None else dataclasses.replace(configs, platforms=()).options
+    servers = server_commands(base.path, options, platforms, facts["tensorflow"])
+    return Published(removed=removed, configs=configs, servers=servers, **facts)
 
 
 def _until_placed(make: Callable[[], _Made]) -> _Made:
@@ -221,7 +228,7 @@ def _make(
     name: str,
     seed: int,
 ) -> _Made:
-    """Make a version and let it appear; return its facts, and the batching that was asked for."""
+    """Make a version and let it appear; return its facts, the batching, and the platforms."""
     with base.new_version() as folder:
         changes: dict[str, Any] = {}
         newest = None
@@ -239,8 +246,9 @@ def _make(
             _prepare(folder, warmup, wanted, name=name, seed=seed)
             _renew_manifest(folder)
         facts = {"warmup": _count_records(folder), **facts_of(folder), **changes}
+        platforms = _platforms(folder)
         path, number = _place(base, folder, version, newest=newest)
-    return {"path": path, "version": number, **facts}, wanted
+    return {"path": path, "version": number, **facts}, wanted, platforms
 
 
 def _fill_with_weights(
@@ -326,6 +334,14 @@ def rollback(
     return Published(
         path=path, version=number, warmup=records, removed=removed, copy_of=origin, **facts
     )
+
+
+def _platforms(folder: Path) -> tuple[str, ...]:
+    """Return the platforms of the modules that any signature calls."""
+    signatures: tuple[ServedSignature, ...] = ()
+    with suppress(FormatError):  # it has none that a server could call
+        signatures = read_signatures(folder)
+    return tuple({platform: None for each in signatures for platform in each.platforms})
 
 
 def _bucket_sizes(folder: Path) -> tuple[int, ...]:
@@ -494,17 +510,19 @@ def _taken(base: BasePath, version: int) -> StructureError:
     )
 
 
-def _configure(base: BasePath, name: str, batching: Batching) -> ConfigFiles:
+def _configure(
+    base: BasePath, name: str, batching: Batching, platforms: tuple[str, ...]
+) -> ConfigFiles:
     """Write the files beside the versions, without those that exist and may have been edited."""
     paths = {BATCHING_FILE: base.write_text(BATCHING_FILE, batching.to_text())}
     texts = {
-        MODELS_FILE: models_text([ModelConfig(name, base.path)]),
+        MODELS_FILE: models_text([ModelConfig(name, base.path)], platforms),
         MONITORING_FILE: monitoring_text(),
     }
     for file, text in texts.items():
         there = base.read_text(file) is not None
         paths[file] = f"{base.path}/{file}" if there else base.write_text(file, text)
-    return ConfigFiles(paths[MODELS_FILE], paths[MONITORING_FILE], paths[BATCHING_FILE])
+    return ConfigFiles(paths[MODELS_FILE], paths[MONITORING_FILE], paths[BATCHING_FILE], platforms)
 
 
 def _remove_old(base: BasePath, keep: int, published: int) -> tuple[int, ...]:
