@@ -24,7 +24,14 @@ from xla_call_module.dtypes import DTYPES, DType
 from xla_call_module.errors import FormatError, InteropError, StructureError
 from xla_call_module.node import OP
 
-__all__ = ["STRING", "ServedSignature", "ServedTensor", "not_made_up", "read_signatures"]
+__all__ = [
+    "DTYPES_BY_ENUM",
+    "STRING",
+    "ServedSignature",
+    "ServedTensor",
+    "not_made_up",
+    "read_signatures",
+]
 
 STRING = 7  # DT_STRING in tensorflow/core/framework/types.proto, which JAX has nothing like
 # The operations of tensorflow/core/ops/{resource_variable,state,training}_ops.cc that write to a
@@ -33,7 +40,7 @@ _ASSIGNING = re.compile(
     r"Assign|(Resource)?(Sparse)?Apply|ResourceScatter|ResourceStridedSliceAssign|CountUpTo"
     r"|Scatter(Add|Sub|Mul|Div|Min|Max|Update|NdAdd|NdSub|NdMin|NdMax|NdUpdate)$"
 )
-_DTYPES = {dtype.enum: dtype for dtype in DTYPES}
+DTYPES_BY_ENUM = {dtype.enum: dtype for dtype in DTYPES}
 
 Shape = tuple[Dim | None, ...]
 
@@ -67,7 +74,7 @@ class ServedTensor:
     @property
     def dtype(self) -> DType | None:
         """The entry of the dtype table; None for strings and others that JAX does not have."""
-        return _DTYPES.get(self.enum)
+        return DTYPES_BY_ENUM.get(self.enum)
 
     @property
     def leading(self) -> Dim | None:

@@ -124,6 +124,7 @@ TESTED = {
         "tests/bridge/serving/test_publishing.py": "model base_path version warmup batching keep "
         "name options weights",
         "tests/bridge/serving/test_warmup.py": "seed",
+        "tests/bridge/serving/test_first_requests.py": "measure",
     },
     "serving.rollback": {"tests/bridge/serving/test_publishing.py": "base_path to keep"},
     "serving.write_configs": {
