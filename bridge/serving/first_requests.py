@@ -46,7 +46,7 @@ class FirstRequest:
 
 @dataclass(frozen=True, slots=True)
 class FirstRequests:
-    """What XLA compiles at the first requests to a version.
+    """The compilations of XLA at the first requests to a version.
 
     Attributes:
         sizes: the requests of the sizes that are foreseen: those of warmup records, and those that

@@ -24,7 +24,7 @@ _PORTS = "--publish=8500:8500 --publish=8501:8501"
 
 @dataclass(frozen=True, slots=True)
 class ServerCommand:
-    """What starts TensorFlow Serving for a model on one platform; as text it is a line of a shell.
+    """The command that starts TensorFlow Serving for a model on one platform; a line of a shell.
 
     Attributes:
         platform: `cpu` or `cuda`.
