@@ -1,4 +1,4 @@
-"""What a plain call of a verb imports: `python -m` this FOLDER VERB…, JSON on its output.
+"""The imports of a plain call of a verb: `python -m` this FOLDER VERB…, JSON on its output.
 
 Each verb runs in a forked child of a process that has imported JAX, or what else it is preloaded
 with, and has used nothing of it.

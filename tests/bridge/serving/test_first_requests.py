@@ -1,4 +1,4 @@
-"""What the first requests to a version compile: how long, covered by which warmup, and bounded."""
+"""The first requests to a version: how long they compile, which warmup covers them, and bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What starts a server: the options that are returned, with and without those that enable XLA."""
+"""The commands that start a server: their options, with and without those that enable XLA."""
 
 from __future__ import annotations
 
