@@ -11,6 +11,8 @@ import pytest
 import bridge
 import savedmodel
 from savedmodel.model import Cast
+from savedmodel.read import read_proto
+from savedmodel.write import write_proto
 from xla_call_module import from_exported, retarget
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import FormatError, StructureError
@@ -82,6 +84,17 @@ def test_calls_in_a_circle(folder):
     (folder / "saved_model.pb").write_bytes(proto.SerializeToString())
     with pytest.raises(FormatError, match="call each other without end"):
         savedmodel.read(folder)
+
+
+def test_a_session_graph_has_the_sizes_of_the_inputs(tmp_path):
+    """As TensorFlow 1 writes it; a size of zero is none that is unknown."""
+    folder = tmp_path / "model"
+    bridge.save(lambda x, y: (x.sum(), y), folder, args="f32[0,b], f32[3]")
+    proto = read_proto(folder)
+    proto.meta_graphs[0].ClearField("object_graph_def")
+    write_proto(folder, proto.SerializeToString())
+    specs = savedmodel.read(folder).default.input_specs
+    assert {name: spec.shape for name, spec in specs.items()} == {"x": (0, "x_1"), "y": (3,)}
 
 
 def test_no_value_to_write(folder, tmp_path):
