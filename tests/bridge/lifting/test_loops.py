@@ -129,6 +129,31 @@ def test_what_is_scanned_is_an_input_of_the_scan(name, x):
     assert "dynamic_update_slice" not in jaxpr
 
 
+CONDITIONS = {
+    "less": lambda i: i < 7,
+    "at most": lambda i: i <= 7,
+    "more on the other side": lambda i: lax.gt(jnp.int32(7), i),
+    "at least on the other side": lambda i: lax.ge(jnp.int32(7), i),
+}
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_a_loop_has_the_steps_that_its_condition_says(condition):
+    def looped(x, start, stride):
+        return lax.while_loop(
+            lambda state: CONDITIONS[condition](state[0]),
+            lambda state: (state[0] + stride, state[1] * 2 + state[0]),
+            (jnp.int32(start), x),
+        )
+
+    def function(x):
+        return [looped(x, start, stride) for start in (1, 7, 8) for stride in (1, 3)]
+
+    lifted = bridge.to_jax(export.export(jax.jit(function))(jnp.int32(1)))
+    assert len(_SCAN.findall(str(jax.make_jaxpr(lifted)(jnp.int32(1))))) == 6
+    assert jax.jit(lifted)(jnp.int32(1)) == jax.jit(function)(jnp.int32(1))
+
+
 def test_loops_that_do_not_count_stay(x):
     def function(x):
         return lax.while_loop(lambda c: c.sum() < 50, lambda c: c + jnp.abs(x[0]), x[-1])

@@ -128,6 +128,7 @@ def test_small_constants_stay(exported):
 def test_values_that_are_known_are_not_read_again(exported):
     call = from_exported(exported)
     first, values = _hoist(call, from_bytes=4800)
+    assert [value.nbytes for value in values.values()] == [4800]
     second, none = _hoist(call, from_bytes=4800, known=values)
     assert (second, none) == (first, {})
 
