@@ -372,6 +372,11 @@ class TestRefused:
             (lambda x, y: (x, y), ("b, 3", "c, 3"), "b and c lead them"),
             (lambda x, y: (x, y), ("b, 3", "4, b"), "The input y .*besides the first one"),
             (lambda x: jnp.concatenate([x, x]), ("b, 3",), r"The output output_0 .*\[2\*b,3\]"),
+            (
+                lambda x: (x, jnp.zeros(2 * x.shape[0])),
+                ("b, 3",),
+                r"The output output_1 .*\[2\*b\]",
+            ),
             (lambda x: x.T, ("b, 3",), "The output output_0 .*besides the first one"),
         ],
     )
