@@ -375,7 +375,7 @@ class TestRefused:
             (
                 lambda x: (x, jnp.zeros(2 * x.shape[0])),
                 ("b, 3",),
-                r"The output output_1 .*\[2\*b\]",
+                r"output_1 .*\[2\*b\]",
             ),
             (lambda x: x.T, ("b, 3",), "The output output_0 .*besides the first one"),
         ],

@@ -44,5 +44,5 @@ def test_what_is_read(read, text, value):
     ],
 )
 def test_what_is_refused(read, text):
-    with pytest.raises(argparse.ArgumentTypeError, match="mixes|is no|is neither"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"mixes|is no|is neither"):
         read(text)
