@@ -118,6 +118,14 @@ def test_what_is_no_request(folder, tmp_path, capsys):
     assert "'small' is neither rtol nor rtol,atol" in capsys.readouterr().err
 
 
+def test_the_input_of_a_signature_goes_before_one_for_all():
+    request = request_trials(None, {"x": 1, "f/x": 2, "y": 3, "g/y": 4}, quick=True)
+    assert request.inputs_of("f", ["x", "y"]) == {"x": 2, "y": 3}
+    assert request.inputs_of("g", ["x", "y"]) == {"x": 1, "y": 4}
+    assert request.inputs_of("g", ["x", "z"]) is None
+    assert request.kinds == ()
+
+
 def test_tolerances():
     assert to_tolerance(0.5) == Tolerance(0.5)
     assert to_tolerance((0.5, 1)) == Tolerance(0.5, 1.0)
