@@ -113,6 +113,9 @@ def test_what_is_no_request(folder, tmp_path, capsys):
         bridge.verify(folder, inputs=tmp_path / "x.npz")
     assert main(["verify", str(folder), "--against", "a", "--quick"]) == 2
     assert "leave out probes, inputs, quick and steps" in capsys.readouterr().err
+    for option in ({"steps": 2}, {"probes": ["ones"]}, {"inputs": {"x": 1}}):
+        with pytest.raises(StructureError, match="leave out probes, inputs, quick and steps"):
+            bridge.verify(folder, against=tmp_path / "a", **option)
     with pytest.raises(SystemExit, match="2"):
         main(["verify", str(folder), "--tolerance", "small"])
     assert "'small' is neither rtol nor rtol,atol" in capsys.readouterr().err
