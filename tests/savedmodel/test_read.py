@@ -97,6 +97,16 @@ def test_a_session_graph_has_the_sizes_of_the_inputs(tmp_path):
     assert {name: spec.shape for name, spec in specs.items()} == {"x": (0, "x_1"), "y": (3,)}
 
 
+def test_what_only_runs_before_a_call_is_no_operand(tmp_path):
+    """Sizes that belong together are compared before, and the call waits for that."""
+    folder = tmp_path / "model"
+    bridge.save(lambda x, y: x[:, 0] + y, folder, args="f32[b,2], f32[b]", gradient_order=0)
+    nodes = [n for f in read_proto(folder).meta_graphs[0].graph_def.library.function
+             for n in f.node_def if n.op == "XlaCallModule"]  # fmt: skip
+    assert any(name.startswith("^") for node in nodes for name in node.input)
+    assert savedmodel.read(folder).default.inputs == {"x": 0, "y": 1}
+
+
 def test_no_value_to_write(folder, tmp_path):
     model = savedmodel.read(folder)
     bare = [dataclasses.replace(variable, chunks=None) for variable in model.variables]

@@ -236,6 +236,7 @@ WRONG = {
     "too few": (_encode(4096, 204), "checksums of 204 pieces of 4096 bytes, and 840000 bytes in"),
     "too many": (_encode(1 << 20, 2), "checksums of 2 pieces of 1048576 bytes"),
     "of nothing": (_encode(0, 0), "checksums of pieces of 0 bytes"),
+    "of little": (_encode(2048, 411), "checksums of pieces of 2048 bytes"),
     "no numbers": (_encode(4096, 206)[:5] + b"\x03abc", "3 bytes of checksums of pieces"),
 }
 
