@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from bridge.core._jax import enable_x64
-from bridge.lifting.composed_functions import NAMES
 from bridge.lifting.known_values import LiftedValue, PlatformChoice
 from bridge.lifting.module_lifting import walk_module
 from bridge.lifting.sharding_primitives import constrain_values, with_automatic_axes
@@ -19,7 +18,6 @@ from xla_call_module.analyses.custom_calls import refuse_callbacks
 from xla_call_module.analyses.tensorflow_functions import refuse_functions
 from xla_call_module.call import CallModule, bind_symbols
 from xla_call_module.dtypes import WIDE
-from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.call_graph import check_calls
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import (
@@ -50,7 +48,6 @@ def lift_call(
         The function: an array for each of `call.operands`, to a tuple of its results. JAX traces it
         once for each kind of arguments, and writes it out where it is called.
     """
-    has_composed = mentions(call.module, NAMES)
 
     def lifted(*operands: Any) -> tuple[Any, ...]:
         _check_shapes(call, operands)
@@ -61,7 +58,7 @@ def lift_call(
             with dtypes_of(module):
                 main = find_main(module)
                 arguments = constrain_values(main, "arg_attrs", arguments, mesh)
-                results = walk_module(module, arguments, mesh, has_composed=has_composed)
+                results = walk_module(module, arguments, mesh)
                 return tuple(constrain_values(main, "res_attrs", results, mesh))
 
     def call_lifted(*operands: Any) -> tuple[Any, ...]:
