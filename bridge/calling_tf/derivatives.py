@@ -50,6 +50,7 @@ from bridge.calling_tf.xla_lowering import (
 )
 from bridge.core._jax import is_staging, vary_together
 from bridge.lifting.lifted_function import lift_call
+from bridge.lifting.lifting_table import TENSORFLOW_TABLE
 from xla_call_module.analyses.dependence import dependencies
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.exported import from_exported
@@ -181,7 +182,7 @@ class CompiledFunction:
         exported, values = self._with_captures(inputs)
         if self._lifted is None:
             call = from_exported(exported, allow_flat_trees=True, carried=False)
-            self._lifted = call.kept, lift_call(call)
+            self._lifted = call.kept, lift_call(call, table=TENSORFLOW_TABLE)
         kept, lifted = self._lifted
         return list(lifted(*(values[index] for index in kept)))
 
