@@ -12,13 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bridge.inspecting.diff_weights import WeightDifference, diff_weights
-from bridge.inspecting.report import (
-    FileReport,
-    OrderReport,
-    SignatureReport,
-    report_of,
-)
-from bridge.inspecting.written_file import TensorReport
+from bridge.inspecting.order_report import OrderReport
+from bridge.inspecting.report import FileReport, SignatureReport, report_of
+from bridge.inspecting.tensor_report import TensorReport
 from bridge.loading.signature_calls import calls_of, names_of
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.model import SavedModel, Variable

@@ -13,7 +13,7 @@ from xla_call_module.tracebacks import api_boundary
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from bridge.loading.loaded import LoadedModel
+    from bridge.loading.loaded_model import LoadedModel
 
 __all__ = ["load"]
 
@@ -23,7 +23,6 @@ def load(
     path: str | os.PathLike[str],
     *,
     mesh: Mesh | None = None,
-    compiled: str | os.PathLike[str] | None = None,
 ) -> LoadedModel:
     """Return the functions of a SavedModel as JAX functions, with everything that was exported.
 
@@ -40,18 +39,8 @@ def load(
             export, arrays are split along the axes of the same names; a function that was exported
             for one device runs whole on each. Of `jax.shard_map` each device then computes several
             shards of the mesh of the export, or some the same: its sizes are in the module.
-        compiled: a folder where compiled executables are kept, so that the next process need not
-            compile them again; it is made where it is not there. Calls of the signatures look there
-            for the executable of their module for these shapes, devices and flags, this jaxlib and
-            this CPU; one that is not there, or that is damaged, is compiled and written, in one
-            step. Parameters are no part of them: other weights have the same executables. By
-            default what JAX's own `jax_compilation_cache_dir` says. `jax.config`'s
-            `jax_compilation_cache_max_size` limits this folder as it does that: what was used
-            longest ago is removed. Executables are machine code: let nobody write there whose
-            programs you would not run.
 
     Raises:
-        ArgumentError, StructureError: `compiled` is not the path of a folder.
         FormatError: the file is damaged.
         StructureError: every signature computes something besides calls of JAX functions. If only
             some do, these are left out.
@@ -65,7 +54,7 @@ def load(
         >>> x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, 3"), "float32")
         >>> exported = jax.export.export(jax.jit(lambda params, x: x @ params["w"]))(params, x)
         >>> saved = bridge.save(exported, "my_model", params=params)
-        >>> model = bridge.load("my_model", compiled="my_model.compiled")
+        >>> model = bridge.load("my_model")
         >>> model(jnp.ones((1, 3)))
         Array([[6., 9.]], dtype=float32)
         >>> call = model.signatures["serving_default"].exported.call
@@ -74,9 +63,7 @@ def load(
                [1., 1.],
                [1., 1.]], dtype=float32)}
     """
-    from bridge.loading.compilation_cache import CompilationCache
-    from bridge.loading.loaded import LoadedModel
+    from bridge.loading.loaded_model import LoadedModel
     from savedmodel.read import read
 
-    cache = None if compiled is None else CompilationCache.at(compiled)
-    return LoadedModel(read(path), mesh, cache)
+    return LoadedModel(read(path), mesh)

@@ -20,12 +20,13 @@ from jax.sharding import AbstractMesh, Mesh
 
 from bridge.inspecting.markup import to_markup
 from bridge.inspecting.pictures import draw_sharding_picture
-from bridge.inspecting.report_facts import printable
 from bridge.inspecting.report_text import draw_sharding
 from bridge.inspecting.sharding import ArraySharding, ShardingReport, read_shardings
+from bridge.inspecting.wording import printable
 from bridge.load import load
 from bridge.loading.exported_on_mesh import draw_mesh_lines, mesh_at_export
-from bridge.loading.loaded import LoadedModel, LoadedSignature
+from bridge.loading.loaded import LoadedSignature
+from bridge.loading.loaded_model import LoadedModel
 from xla_call_module.errors import ShardingError, StructureError, remedy_for
 from xla_call_module.exported import from_exported
 from xla_call_module.stablehlo.modules import open_module

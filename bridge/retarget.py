@@ -13,7 +13,7 @@ from jax import export
 from bridge.chains.lifted_export import export_for_platforms
 from bridge.chains.orders import check_order
 from bridge.core._jax import cut_vjp, replace_vjp
-from bridge.inspecting.report_facts import counted, printable
+from bridge.inspecting.wording import counted, printable
 from bridge.inspecting.written_file import WrittenFile, facts_of
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.rewrite import rewrite_nodes

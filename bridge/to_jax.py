@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from jax import export
     from jax.sharding import Mesh
 
-    from bridge.loading.loaded import LoadedModel, LoadedSignature
+    from bridge.loading.loaded import LoadedSignature
+    from bridge.loading.loaded_model import LoadedModel
     from xla_call_module.call import CallModule
 
     Liftable = (

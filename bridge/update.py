@@ -11,7 +11,7 @@ from typing import Any
 
 from bridge.core.progress import progress_bar
 from bridge.exporting.parameter_files import open_parameters
-from bridge.inspecting.report_facts import counted, printable
+from bridge.inspecting.wording import counted, printable
 from bridge.inspecting.written_file import WrittenFile, facts_of
 from bridge.saving.new_values import new_tensors, stored_variables
 from bridge.saving.processes import JaxProcesses, is_multi_process

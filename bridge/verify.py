@@ -171,7 +171,7 @@ def _verify_litert(
 def _make_trials(
     folder: ModelFolder, seed: int, request: TrialRequest, progress: Progress | None
 ) -> Sequence[Trial]:
-    from bridge.loading.loaded import LoadedModel
+    from bridge.loading.loaded_model import LoadedModel
     from bridge.verifying.reference import make_trials
     from savedmodel.read import read
 

@@ -6,7 +6,7 @@ TensorFlow (`versions`), in the steps that `stablehlo` and `linalg` have. From t
 graph or a file as a node (`node.encode_node`), or runs in a live TensorFlow (`runtime.op`). Back it
 comes by `node.decode_node` and `exported.to_exported`. `shardings` and `pytrees` are the values of
 which its arguments and results are described; `dtypes`, `dimensions`, `platforms` and `checks` are
-those of its attributes.
+those of its attributes. `size_polynomials` computes with sizes, whoever has them.
 
 To add a field to a call, add it to `CallModule` with the check that it makes sense, write it and
 read it in `node`, and say in `exported` where it comes from.

@@ -1,9 +1,10 @@
-"""Symbolic dimensions: the text that `jax.export` gives them, solved and evaluated.
+"""Symbolic dimensions: the text that `jax.export` gives them, read, solved and evaluated.
 
 A dimension is an `int`, or the text of a dimension expression as `str(dim)` prints it in JAX:
 `b`, `2*b`, `floordiv(b, 3) + 1`. The text is what files carry, so it must be understood without
 JAX; its grammar is that of `jax.export.symbolic_shape`
-(https://docs.jax.dev/en/latest/export/shape_poly.html).
+(https://docs.jax.dev/en/latest/export/shape_poly.html). What it means is computed by the arithmetic
+of `size_polynomials`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from xla_call_module.errors import StructureError
+from xla_call_module.size_polynomials import Size, floordiv, maximum, minimum, mod, symbol
 
 __all__ = [
     "Dim",
@@ -21,6 +23,7 @@ __all__ = [
     "evaluate",
     "evaluate_shape",
     "linear_form",
+    "parse_size",
     "solve",
     "symbols",
 ]
@@ -28,9 +31,9 @@ __all__ = [
 Dim = int | str
 Shape = tuple[Dim, ...]
 
-# `constant + slope * unknown`; None where a part has no such form, because one of its variables has
-# no value or because it is not linear.
-_Linear = tuple[int, int] | None
+# The size that a part of an expression is; None where one of its variables has no value, and where
+# it is not linear though it is asked to be.
+_Value = int | Size | None
 
 # The text comes from files, so what it may ask for has bounds; XLA's sizes are 64-bit numbers.
 _MAX_LENGTH = 10_000
@@ -40,11 +43,17 @@ _MAX_SIZE = 1 << 63
 
 _TOKEN = re.compile(r"\s*(?:([0-9]{1,20})|([^\W\d]\w*)|([-+*^(),]))")
 _IDENTIFIER = re.compile(r"\b[^\W\d]\w*")
-_FUNCTIONS: Mapping[str, Callable[[int, int], int]] = {
-    "floordiv": operator.floordiv,
-    "mod": operator.mod,
-    "max": max,
-    "min": min,
+_FUNCTIONS: Mapping[str, Callable[[int | Size, int | Size], int | Size]] = {
+    "floordiv": floordiv,
+    "mod": mod,
+    "max": maximum,
+    "min": minimum,
+}
+_OPERATIONS: Mapping[str, Callable[[int | Size, int | Size], int | Size]] = {
+    **_FUNCTIONS,
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
 }
 
 
@@ -75,7 +84,8 @@ def evaluate(dim: Dim, values: Mapping[str, int]) -> int | None:
     if (known := values.get(dim)) is not None:
         return known
     value = _ExpressionReader(dim, values).read()
-    return None if value is None else value[0]
+    assert not isinstance(value, Size), "its variables are numbers"
+    return value
 
 
 def evaluate_shape(shape: Shape, values: Mapping[str, int]) -> tuple[int | None, ...]:
@@ -97,8 +107,35 @@ def linear_form(dim: str) -> tuple[str, int, int] | None:
     if len(names) != 1:
         return None
     (name,) = names
-    form = _ExpressionReader(dim, {}, unknown=name).read()
-    return None if form is None else (name, form[1], form[0])
+    form = _slope_and_constant(dim, name, {})
+    return None if form is None else (name, *form)
+
+
+def _slope_and_constant(dim: str, name: str, values: Mapping[str, int]) -> tuple[int, int] | None:
+    """Return slope and constant of an expression of one variable; None if it is not linear."""
+    value = _ExpressionReader(dim, {**values, name: symbol(name)}).read()
+    if value is None or isinstance(value, int):
+        return None if value is None else (0, value)
+    constant = dict(value.terms).get((), 0)
+    return next(number for atoms, number in value.terms if atoms), constant
+
+
+def parse_size(dim: Dim) -> int | Size:
+    """Return the size that an expression is, as a polynomial of its variables.
+
+    Raises:
+        StructureError: the text is no dimension expression.
+
+    Example:
+        >>> parse_size("2*b") == 2 * symbol("b"), parse_size("mod(7, 4)")
+        (True, 3)
+    """
+    if isinstance(dim, int):
+        return dim
+    variables = {name: symbol(name) for name in symbols(dim)}
+    size = _ExpressionReader(dim, variables, only_linear=False).read()
+    assert size is not None, "every variable is a size"
+    return size
 
 
 def solve(shapes: Sequence[Shape], sizes: Sequence[Sequence[int | None] | None]) -> dict[str, int]:
@@ -140,23 +177,33 @@ def _linear_root(dim: str, name: str, size: int, values: Mapping[str, int]) -> i
     """Return the whole number at which `dim`, if linear in `name`, is `size`."""
     if dim == name:
         return size
-    form = _ExpressionReader(dim, values, unknown=name).read()
-    if form is None or form[1] == 0 or (size - form[0]) % form[1]:
-        return None
-    return (size - form[0]) // form[1]
+    slope, constant = _slope_and_constant(dim, name, values) or (0, 0)
+    return None if slope == 0 or (size - constant) % slope else (size - constant) // slope
+
+
+def _is_linear(operation: str, left: int | Size, right: int | Size) -> bool:
+    """Return whether an operation of linear expressions is surely one."""
+    sizes = isinstance(left, Size) + isinstance(right, Size)
+    return sizes == 0 or operation in ("+", "-") or (operation == "*" and sizes == 1)
 
 
 class _ExpressionReader:
-    """One pass over the text of an expression, which is read and evaluated at once."""
+    """One pass over the text of an expression, which is read and evaluated at once.
 
-    def __init__(self, dim: str, values: Mapping[str, int], *, unknown: str = "") -> None:
+    Of text from files products and functions of sizes are not multiplied out, which may take for
+    ever: there the variables are numbers, but for one at most, and the result is linear in that.
+    """
+
+    def __init__(
+        self, dim: str, values: Mapping[str, int | Size], *, only_linear: bool = True
+    ) -> None:
         self._dim = dim
         self._values = values
-        self._unknown = unknown
+        self._only_linear = only_linear
         self._tokens = self._split()
         self._depth = 0
 
-    def read(self) -> _Linear:
+    def read(self) -> _Value:
         value = self._sum()
         self._take("")
         return value
@@ -176,9 +223,9 @@ class _ExpressionReader:
             position = match.end()
         return ["", *reversed(tokens)]
 
-    def _sum(self) -> _Linear:
+    def _sum(self) -> _Value:
         sign = self._sign() or "+"
-        total: _Linear = (0, 0)
+        total: _Value = 0
         while sign:
             total = self._combine(sign, total, self._product())
             sign = self._sign()
@@ -187,14 +234,14 @@ class _ExpressionReader:
     def _sign(self) -> str:
         return self._tokens.pop() if self._tokens[-1] in ("+", "-") else ""
 
-    def _product(self) -> _Linear:
+    def _product(self) -> _Value:
         product = self._power()
         while self._tokens[-1] == "*":
             self._take("*")
             product = self._combine("*", product, self._power())
         return product
 
-    def _power(self) -> _Linear:
+    def _power(self) -> _Value:
         base = self._factor()
         if self._tokens[-1] != "^":
             return base
@@ -202,26 +249,24 @@ class _ExpressionReader:
         token = self._tokens.pop()
         if not token.isdecimal() or int(token) > _MAX_EXPONENT:
             raise self._error(f"{token!r} is no exponent up to {_MAX_EXPONENT}")
-        power: _Linear = None if base is None else (1, 0)
+        power: _Value = None if base is None else 1
         for _ in range(int(token)):
             power = self._combine("*", power, base)
         return power
 
-    def _factor(self) -> _Linear:
+    def _factor(self) -> _Value:
         token = self._tokens.pop()
         if token == "-" and self._tokens[-1].isdecimal():
-            return self._checked(-int(self._tokens.pop()), 0)
+            return self._checked(-int(self._tokens.pop()))
         if token.isdecimal():
-            return self._checked(int(token), 0)
+            return self._checked(int(token))
         if token in _FUNCTIONS:
             return self._call(token)
-        if token == self._unknown != "":
-            return 0, 1
         if not token.isidentifier():
             raise self._error(f"{token or 'its end'!r} is not expected there")
-        return None if token not in self._values else (self._values[token], 0)
+        return self._values.get(token)
 
-    def _call(self, function: str) -> _Linear:
+    def _call(self, function: str) -> _Value:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise self._error(f"it is nested more than {_MAX_DEPTH} deep")
@@ -233,28 +278,20 @@ class _ExpressionReader:
         self._depth -= 1
         return self._combine(function, left, right)
 
-    def _combine(self, operation: str, left: _Linear, right: _Linear) -> _Linear:
+    def _combine(self, operation: str, left: _Value, right: _Value) -> _Value:
         if left is None or right is None:
             return None
-        (a, slope_a), (b, slope_b) = left, right
-        if operation in ("+", "-"):
-            sign = 1 if operation == "+" else -1
-            return self._checked(a + sign * b, slope_a + sign * slope_b)
-        if operation == "*":
-            if slope_a and slope_b:
-                return None
-            return self._checked(a * b, a * slope_b + b * slope_a)
-        if slope_a or slope_b:
+        if self._only_linear and not _is_linear(operation, left, right):
             return None
-        try:
-            return self._checked(_FUNCTIONS[operation](a, b), 0)
-        except ZeroDivisionError as error:
-            raise self._error(f"it divides by zero at {dict(self._values)}") from error
+        if operation in ("floordiv", "mod") and right == 0:
+            raise self._error(f"it divides by zero at {dict(self._values)}")
+        return self._checked(_OPERATIONS[operation](left, right))
 
-    def _checked(self, constant: int, slope: int) -> _Linear:
-        if max(abs(constant), abs(slope)) >= _MAX_SIZE:
+    def _checked(self, value: int | Size) -> int | Size:
+        numbers = [value] if isinstance(value, int) else [number for _, number in value.terms]
+        if max(map(abs, numbers)) >= _MAX_SIZE:
             raise self._error("it reaches sizes of 64 bits and more")
-        return constant, slope
+        return value
 
     def _take(self, expected: str) -> None:
         if (token := self._tokens.pop()) != expected:

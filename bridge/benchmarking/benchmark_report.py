@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bridge.inspecting.markup import element, to_markup
-from bridge.inspecting.report_facts import size
+from bridge.inspecting.wording import size
 
 __all__ = ["BenchmarkReport", "BenchmarkRow", "draw", "print_benchmark"]
 

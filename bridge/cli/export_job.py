@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jax import tree_util
 
 from bridge.cli.command_arguments import SAVE_ARGUMENTS
+from bridge.cli.export_request import ExportRequest
 from bridge.cli.targets import CodeError, Target, find_target
 from bridge.cli.update_command import read_params_option
 from bridge.core._jax import enable_x64
@@ -34,9 +35,6 @@ from savedmodel.manifest import Manifest, hash_file, write_manifest
 from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.checks import parse_checks
 from xla_call_module.errors import InteropError, StructureError
-
-if TYPE_CHECKING:
-    from bridge.cli.export_command import ExportRequest
 
 __all__ = ["ExportResult", "run_export"]
 

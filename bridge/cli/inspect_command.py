@@ -17,7 +17,7 @@ from rich.console import Console
 
 from bridge.cli.command_arguments import add_arguments, expand_home
 from bridge.inspect import inspect
-from bridge.inspecting.report_facts import size
+from bridge.inspecting.wording import size
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from xla_call_module.errors import StructureError
 

@@ -20,7 +20,7 @@ from bridge.core._jax import enable_x64
 from bridge.core.given_arrays import fit_array, parse_json_array, read_array, read_arrays
 from bridge.core.probes import EDGES, RANDOM, choose_sizes, draw
 from bridge.inspecting.cost import parse_sizes
-from bridge.inspecting.report_facts import counted, printable, size
+from bridge.inspecting.wording import counted, printable, size
 from savedmodel.files.folder import hidden_folder
 from xla_call_module.call import TensorSpec, bind_symbols
 from xla_call_module.dimensions import aval_text

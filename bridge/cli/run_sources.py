@@ -16,7 +16,8 @@ from bridge.core.exported_file import call_of_exported, parse_exported
 from bridge.core.keys import to_logical, to_physical
 from bridge.core.names import input_names, output_names
 from bridge.loading.exported_from_call import exported_from_call
-from bridge.loading.loaded import LoadedModel, LoadedSignature
+from bridge.loading.loaded import LoadedSignature
+from bridge.loading.loaded_model import LoadedModel
 from savedmodel.files.folder import PROTO_FILE
 from savedmodel.files.model_folder import newest_version, read_file
 from savedmodel.files.remote import is_remote

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from bridge.diff import DiffReport
 from bridge.inspecting.diff_weights import WeightDifference
-from bridge.inspecting.report_facts import printable
+from bridge.inspecting.wording import printable
 from bridge.verifying.verification import VerifyReport
 
 __all__ = ["print_diff", "print_verification"]

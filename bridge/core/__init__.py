@@ -4,9 +4,8 @@
   names of its leaves in a file. `keys` unwraps typed PRNG keys, and `containers` knows what
   TensorFlow puts in the place of Python's containers.
 - `narrowing`: the dtypes that JAX has without `jax_enable_x64`, and whether values survive them.
-- `backend`, `progress`, `npz_file`, `mesh_text`, `probes`, `size_polynomials`: the platform that
-  runs, bars on a terminal, files of arrays, meshes as text, inputs to try a function with, and
-  sizes as polynomials of dimension variables.
+- `backend`, `progress`, `npz_file`, `mesh_text`, `probes`: the platform that runs, bars on a
+  terminal, files of arrays, meshes as text, and inputs to try a function with.
 - `explaining` puts a sentence with the cure before what tracing a user's function raises.
 - `_jax` and `_tf` are the only modules of the bridge that touch private parts of both frameworks.
 

@@ -8,13 +8,12 @@ import functools
 import importlib.util
 import re
 import sys
-import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -30,7 +29,6 @@ __all__ = [
     "bind_equation",
     "broken_size_constraint",
     "callback_frames",
-    "compiling_through",
     "coordination_client",
     "cut_vjp",
     "depends_on_first",
@@ -239,95 +237,6 @@ def settings_query() -> Callable[[], Hashable]:
     except ImportError:
         return lambda: (config.jax_enable_x64, config.jax_default_matmul_precision)
     return trace_context  # type: ignore[no-any-return]
-
-
-class ExecutableStore(Protocol):
-    """The form of a cache of executables: bytes that JAX keeps by a text, and asks for again."""
-
-    def get(self, key: str) -> bytes | None:
-        """Return what is kept under a key, or None."""
-
-    def put(self, key: str, value: bytes) -> None:
-        """Keep an executable under a key."""
-
-
-@contextmanager
-def compiling_through(store: ExecutableStore) -> Iterator[None]:
-    """Have what this thread compiles in a block come from a cache of its own, and go there.
-
-    JAX has one cache for a process, in a folder that is read when something is compiled for the
-    first time, and keeps what took a second or more
-    (https://docs.jax.dev/en/latest/persistent_compilation_cache.html). What it asks is a private
-    object with `get` and `put` (jax/_src/compilation_cache.py, `_cache`). Here another one is in
-    its place while some thread is in such a block, and hands on what other threads ask. JAX itself
-    makes the keys and the bytes. The gate can go when JAX has a cache for a block.
-
-    Raises:
-        VersionError: this JAX has no such object.
-    """
-    with private_name("bridge.load(path, compiled=...)", "jax"):
-        from jax._src import compilation_cache as jax_cache
-        from jax._src import config
-
-        cache: Any = jax_cache
-        lock, *_ = cache._cache_initialized_mutex, cache._cache, cache._cache_initialized
-        settings: list[Any] = [
-            config.persistent_cache_min_compile_time_secs(0.0),
-            config.persistent_cache_min_entry_size_bytes(0),
-            # Paths below the folder of the process are options of the compiler, which keys have.
-            config.compilation_cache_dir(None),
-        ]
-    thread = threading.get_ident()
-    with lock:
-        shared = cache._cache
-        if not isinstance(shared, _StoresOfThreads):
-            shared = _StoresOfThreads(shared, was_initialized=cache._cache_initialized)
-            cache._cache, cache._cache_initialized = shared, True
-        shared.stores.setdefault(thread, []).append(store)
-    try:
-        with ExitStack() as stack:
-            for setting in settings:
-                stack.enter_context(setting)
-            yield
-    finally:
-        with lock:
-            shared.leave(thread)
-            if not shared.stores and cache._cache is shared:
-                cache._cache, cache._cache_initialized = shared.own, shared.was_initialized
-
-
-class _StoresOfThreads:
-    """JAX's cache of a process, which some threads have stores in the place of.
-
-    Attributes:
-        own: JAX's own object, or None.
-        stores: those of each thread that is in a block, the innermost last.
-        was_initialized: whether JAX had looked for its own.
-    """
-
-    def __init__(self, own: Any, *, was_initialized: bool) -> None:
-        self.own = own
-        self.stores: dict[int, list[ExecutableStore]] = {}
-        self.was_initialized = was_initialized
-        self._path = getattr(own, "_path", None)  # which JAX prints
-
-    def leave(self, thread: int) -> None:
-        self.stores[thread].pop()
-        if not self.stores[thread]:
-            del self.stores[thread]
-
-    def get(self, key: str) -> bytes | None:
-        store = self._of_this_thread()
-        return None if store is None else store.get(key)
-
-    def put(self, key: str, value: bytes) -> None:
-        store = self._of_this_thread()
-        if store is not None:
-            store.put(key, value)
-
-    def _of_this_thread(self) -> Any:
-        stores = self.stores.get(threading.get_ident())
-        return stores[-1] if stores else self.own
 
 
 def dlpack_exporter() -> Callable[[jax.Array], Any]:

@@ -7,13 +7,8 @@ import os
 from collections.abc import Sequence
 
 from bridge.core.names import input_names, output_names
-from bridge.inspecting.report import (
-    FileReport,
-    SignatureReport,
-    StoredFile,
-    report_function,
-    report_order,
-)
+from bridge.inspecting.order_report import report_order
+from bridge.inspecting.report import FileReport, SignatureReport, StoredFile, report_function
 from xla_call_module.call import CallModule
 from xla_call_module.flags import read_flags
 

@@ -12,9 +12,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from bridge.inspecting.written_file import TensorReport, dtype_name, plain_signature
+from bridge.inspecting.order_report import OrderReport
+from bridge.inspecting.tensor_report import TensorReport, dtype_name
+from bridge.inspecting.written_file import plain_signature
 from bridge.loading.signature_calls import with_inferred_signature
 from savedmodel.files.model_folder import ModelFolder
 from savedmodel.gradient_orders import called_functions, order_of_functions
@@ -25,9 +26,6 @@ from xla_call_module.call import CallModule
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import FormatError
 from xla_call_module.node import OP, decode_node, description_allowance
-
-if TYPE_CHECKING:
-    from bridge.inspecting.report import OrderReport
 
 __all__ = [
     "GraphCall",

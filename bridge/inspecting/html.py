@@ -9,6 +9,7 @@ from xml.etree.ElementTree import Element
 
 from bridge.inspecting.graph_report import GraphReport
 from bridge.inspecting.markup import PAGE_STYLE, element, to_markup
+from bridge.inspecting.order_report import OrderReport
 from bridge.inspecting.pictures import (
     areas_of,
     draw_flow,
@@ -16,26 +17,24 @@ from bridge.inspecting.pictures import (
     draw_releases,
     draw_sizes,
 )
-from bridge.inspecting.report import FileReport, OrderReport, SignatureReport
+from bridge.inspecting.report import FileReport, SignatureReport
 from bridge.inspecting.report_facts import (
     ORDER_COLUMNS,
     call_title,
     cost_facts,
     cost_title,
-    counted,
     file_facts,
     graph_facts,
     graph_tensor_rows,
     obstacle_text,
     order_cells,
     parameter_cells,
-    readers,
     signature_facts,
-    size,
     tensor_rows,
     writer_of,
 )
 from bridge.inspecting.sharding import ArraySharding, ShardingReport
+from bridge.inspecting.wording import counted, readers, size
 
 if TYPE_CHECKING:
     from bridge.inspecting.cost import CostReport

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element, tostring
 
-from bridge.inspecting.report_facts import printable
+from bridge.inspecting.wording import printable
 
 __all__ = ["IMAGE_STYLE", "PAGE_STYLE", "element", "to_markup"]
 

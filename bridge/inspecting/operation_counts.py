@@ -7,23 +7,19 @@ a count of the whole module is of no program that runs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xla_call_module._jax import PassManager
 from xla_call_module.analyses.branches import CASE, keep_platform
 from xla_call_module.call import CallModule
 from xla_call_module.stablehlo.modules import open_module, walk
 
-if TYPE_CHECKING:
-    from bridge.inspecting.report import OrderReport
-
 __all__ = [
     "OperationCount",
     "count_by_platform",
     "most_frequent",
-    "operation_lines",
     "operations_text",
 ]
 
@@ -79,15 +75,6 @@ def _on_platform(artifact: bytes, index: int) -> Counter[str]:
         keep_platform(module, index)
         PassManager.parse("builtin.module(symbol-dce)").run(module.operation)
         return Counter(operation.name for operation in walk(module))
-
-
-def operation_lines(orders: Sequence[OrderReport]) -> list[str]:
-    """Return the operations of each order on each platform as text, one line for each."""
-    return [
-        f"{order.title} {count.where}: {operations_text(count.operations)}"
-        for order in orders
-        for count in order.counts
-    ]
 
 
 def operations_text(operations: Mapping[str, int]) -> str:

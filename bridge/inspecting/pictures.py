@@ -9,9 +9,9 @@ from xml.etree.ElementTree import Element
 
 from bridge.inspecting.markup import IMAGE_STYLE, element
 from bridge.inspecting.report import FileReport, SignatureReport
-from bridge.inspecting.report_facts import aval, counted, size
 from bridge.inspecting.sharding import ArraySharding, ShardingReport
-from bridge.inspecting.written_file import TensorReport
+from bridge.inspecting.tensor_report import TensorReport
+from bridge.inspecting.wording import aval, counted, size
 from xla_call_module.shardings.mesh_placement import MeshAxis
 from xla_call_module.versions import RELEASES
 

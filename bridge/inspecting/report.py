@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import json
 import stat
 from collections import Counter
@@ -18,9 +17,9 @@ from bridge.inspecting.graph_report import (
     report_of_graph,
     variables_of_graph,
 )
-from bridge.inspecting.operation_counts import OperationCount, count_by_platform, most_frequent
-from bridge.inspecting.sharding import ShardingReport, read_shardings
-from bridge.inspecting.written_file import TensorReport
+from bridge.inspecting.operation_counts import most_frequent
+from bridge.inspecting.order_report import OrderReport, report_order
+from bridge.inspecting.tensor_report import TensorReport
 from bridge.loading.signature_calls import (
     assigned_of,
     calls_of,
@@ -34,23 +33,15 @@ from savedmodel.files.records import record_sizes
 from savedmodel.manifest import Manifest, read_manifest
 from savedmodel.model import SERVE_TAG, Parameter, SavedModel, Signature, Variable
 from savedmodel.read import read_proto, served_graphs, tensorflow_of
-from xla_call_module.analyses.several_devices import operation_of_several_devices
-from xla_call_module.analyses.tflite_conversion import conversion_faults
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import unite
-from xla_call_module.descriptions.description_json import description_to_json, read_description
-from xla_call_module.errors import FormatError, VersionError
+from xla_call_module.errors import FormatError
 from xla_call_module.flags import VARIABLE, read_flags
-from xla_call_module.passes.constants import Constant, constants_of
-from xla_call_module.passes.obstacles import Obstacle, find_obstacles
-from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
-from xla_call_module.versions import NEWEST, RELEASES, promised_until
+from xla_call_module.versions import RELEASES
 
 __all__ = [
     "CheckReport",
     "FileReport",
-    "ObstacleReport",
-    "OrderReport",
     "ParameterReport",
     "SignatureReport",
     "StoredFile",
@@ -59,10 +50,8 @@ __all__ = [
     "report_graph_variables",
     "report_of",
     "report_of_plain",
-    "report_order",
 ]
 
-_MAX_CONSTANTS = 10
 _MAX_OPERATIONS = 8
 
 
@@ -72,82 +61,6 @@ class CheckReport:
 
     name: str
     sources: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ObstacleReport:
-    """A release that does not run a module as it stands.
-
-    Attributes:
-        tensorflow: the release.
-        reason: why the release does not run the module.
-        operation: the operation that is the reason, with its source line; empty where unknown.
-        removable: whether `retarget` removes the obstacle; None where that was not tried.
-    """
-
-    tensorflow: str
-    reason: str
-    operation: str
-    removable: bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class OrderReport:
-    """One module of a signature: the function, its VJP, the VJP of that.
-
-    Attributes:
-        call: the index of the call in the signature; files of this package have only 0.
-        order: the order of the gradient; 0 for the function.
-        function: the name of the function.
-        module_bytes: the number of bytes of the module.
-        stablehlo: the StableHLO version of the portable artifact.
-        readable_until: the day until which StableHLO promises to read that version, such as
-            `2030-08-18`; empty where it promises nothing.
-        calling_convention: the version of the XlaCallModule node.
-        tensorflow: the oldest release known to run the module.
-        obstacles: the obstacle of each older release, the oldest first; only the last one is
-            complete.
-        operations: the number of each operation in the module, the most frequent first.
-        counts: the same for each platform, of what runs there.
-        custom_calls: the targets of custom calls, sorted.
-        constants: the largest constants of the module, the largest first.
-        constant_bytes: the number of bytes of all its constants.
-        sharding: the shardings of its arrays; None for one device.
-        tflite_faults: what the converter to TFLite in TensorFlow may make wrong of it, by the names
-            of `xla_call_module.analyses.tflite_conversion.FAULTS`.
-        needs_devices: the operation, with its source line, that one device, such as that of
-            TensorFlow, cannot run; empty where there is none.
-        changes: what was done to the module since it was exported.
-        description: the JSON text of all other fields of its `Exported`, which
-            `docs/internals/exported_description.md` has; in JSON an object, and null for none.
-            Empty where another program wrote the call, or a newer release the description.
-    """
-
-    call: int
-    order: int
-    function: str
-    module_bytes: int
-    stablehlo: str
-    readable_until: str
-    calling_convention: int
-    tensorflow: str
-    obstacles: tuple[ObstacleReport, ...]
-    operations: Mapping[str, int]
-    counts: tuple[OperationCount, ...]
-    custom_calls: tuple[str, ...]
-    constants: tuple[Constant, ...]
-    constant_bytes: int
-    sharding: ShardingReport | None
-    tflite_faults: tuple[str, ...]
-    needs_devices: str
-    changes: tuple[str, ...]
-    description: str
-
-    @property
-    def title(self) -> str:
-        """The text `function` or `gradient N`, with the number of a call after the first."""
-        title = f"gradient {self.order}" if self.order else "function"
-        return f"call {self.call + 1}, {title}" if self.call else title
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,57 +355,6 @@ def report_function(
     )
 
 
-def report_order(call: CallModule) -> OrderReport:
-    """Return the report of a call, as that of a function of order 0."""
-    with open_module(call.module) as module:
-        targets = set(custom_call_targets(walk(module)))
-        names = Counter(operation.name for operation in walk(module))
-        counts = count_by_platform(call, module)
-        constants, constant_bytes = constants_of(module, _MAX_CONSTANTS)
-        obstacles = tuple(map(_report_obstacle, find_obstacles(call, module)))
-        sharding = read_shardings(call, module)
-        needs_devices = operation_of_several_devices(call, module)
-        faults = conversion_faults(call, module)
-    until = promised_until(call.stablehlo_version)
-    return OrderReport(
-        call=0,
-        order=0,
-        function=call.name,
-        module_bytes=len(call.module),
-        stablehlo=".".join(map(str, call.stablehlo_version)),
-        readable_until="" if until is None else until.isoformat(),
-        calling_convention=call.version,
-        tensorflow=_first_after(obstacles),
-        obstacles=obstacles,
-        operations=most_frequent(names),
-        counts=counts,
-        custom_calls=tuple(sorted(targets)),
-        constants=tuple(constants),
-        constant_bytes=constant_bytes,
-        sharding=sharding,
-        tflite_faults=faults,
-        needs_devices=needs_devices,
-        changes=call.changes,
-        description=_description_of(call),
-    )
-
-
-def _description_of(call: CallModule) -> str:
-    """Return the description of what a call was made of; of older files in the form of today."""
-    if not call.exported:
-        return ""
-    try:
-        return description_to_json(read_description(call.exported, where=call.name)).decode()
-    except VersionError:
-        return ""
-
-
-def _report_obstacle(obstacle: Obstacle) -> ObstacleReport:
-    return ObstacleReport(
-        obstacle.release.name, obstacle.reason, obstacle.operation, obstacle.removable
-    )
-
-
 def _bound(signature: Signature, variables: Sequence[Variable]) -> tuple[str, ...]:
     """Return the names of the variables that are bound to a signature, in their order."""
     function, names = signature.function, names_of(variables)
@@ -533,15 +395,6 @@ def report_graph_variables(variables: Sequence[GraphVariable]) -> tuple[Paramete
         ParameterReport(v.name, v.dtype, v.shape, v.bytes, v.trainable, False, v.bytes / total)
         for v in variables
     )
-
-
-def _first_after(obstacles: Sequence[ObstacleReport]) -> str:
-    """Return the oldest release from which on none has an obstacle."""
-    names = {obstacle.tensorflow for obstacle in obstacles}
-    if NEWEST.name in names:
-        return f"> {NEWEST.name}"
-    free = itertools.takewhile(lambda release: release.name not in names, reversed(RELEASES))
-    return min(free, key=lambda release: release.tensorflow).name
 
 
 def _newest(names: Sequence[str]) -> str:

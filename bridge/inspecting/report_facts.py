@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bridge.inspecting.operation_counts import operations_text
+from bridge.inspecting.wording import aval, counted, size
 from xla_call_module.analyses.tflite_conversion import FAULTS
 from xla_call_module.call import FOR_TFLITE
 from xla_call_module.dimensions import aval_text
@@ -13,35 +14,26 @@ from xla_call_module.dimensions import aval_text
 if TYPE_CHECKING:
     from bridge.inspecting.cost import CostReport
     from bridge.inspecting.graph_report import GraphCall, GraphReport, GraphSignature
-    from bridge.inspecting.report import (
-        FileReport,
-        OrderReport,
-        ParameterReport,
-        SignatureReport,
-    )
-    from bridge.inspecting.written_file import TensorReport
+    from bridge.inspecting.order_report import OrderReport
+    from bridge.inspecting.report import FileReport, ParameterReport, SignatureReport
     from savedmodel.manifest import Manifest
     from xla_call_module.passes.constants import Constant
 
 __all__ = [
     "ORDER_COLUMNS",
-    "aval",
     "call_title",
     "constants_by_type",
     "cost_facts",
     "cost_title",
-    "counted",
     "file_facts",
     "graph_facts",
     "graph_tensor_rows",
     "obstacle_text",
+    "operation_lines",
     "order_cells",
     "parameter_cells",
-    "printable",
-    "readers",
     "revision_of",
     "signature_facts",
-    "size",
     "tensor_rows",
     "writer_of",
 ]
@@ -49,7 +41,6 @@ __all__ = [
 ORDER_COLUMNS = ("module", "bytes", "StableHLO", "convention", "TensorFlow", "operations")
 _MAX_FUNCTIONS = 6
 _MAX_PLACES = 3
-_UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def file_facts(report: FileReport) -> dict[str, str]:
@@ -93,13 +84,6 @@ def revision_of(source: Mapping[str, Any]) -> str:
 def writer_of(report: FileReport) -> str:
     """Return the programs that wrote the file."""
     return f"jax-tf-bridge, then {report.writer}" if report.saved_again else report.writer
-
-
-def readers(tensorflow: str) -> str:
-    """Return the words about the oldest TensorFlow that reads a file or a signature."""
-    if tensorflow.startswith(">"):
-        return f"readable by no TensorFlow up to {tensorflow.removeprefix('> ')}"
-    return f"readable from TensorFlow {tensorflow} on"
 
 
 def signature_facts(signature: SignatureReport) -> dict[str, str]:
@@ -177,6 +161,15 @@ def order_cells(order: OrderReport) -> tuple[str, ...]:
     )
 
 
+def operation_lines(orders: Sequence[OrderReport]) -> list[str]:
+    """Return the operations of each order on each platform as text, one line for each."""
+    return [
+        f"{order.title} {count.where}: {operations_text(count.operations)}"
+        for order in orders
+        for count in order.counts
+    ]
+
+
 def constants_by_type(order: OrderReport) -> list[str]:
     """Return a text for the largest constants of each type, with where they are from."""
     types = dict.fromkeys(stored.type for stored in order.constants)
@@ -240,37 +233,3 @@ def cost_facts(cost: CostReport) -> dict[str, str]:
         **{name: "unknown" if n is None else size(n) for name, n in memory.items()},
         "counted": "as XLA compiled it" if cost.compiled else "before XLA has optimized it",
     }
-
-
-def aval(tensor: TensorReport) -> str:
-    """Return dtype and shape as JAX prints them, with the dtype in JAX where it is another."""
-    element = f" ({tensor.element})" if tensor.element else ""
-    return aval_text(tensor.dtype, tensor.shape) + element
-
-
-def size(count: float) -> str:
-    """Return a number of bytes as text, such as `1.5 MB`."""
-    for unit in _UNITS:
-        if count < 1000 or unit == _UNITS[-1]:
-            break
-        count /= 1000
-    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural for all but one."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def printable(text: str, *, kept: str = "") -> str:
-    """Return the text with escapes for control characters, which a terminal would obey.
-
-    Args:
-        text: any text, such as a name from a file.
-        kept: the control characters that stay.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text
-    )

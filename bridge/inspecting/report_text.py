@@ -12,8 +12,9 @@ from rich.text import Text
 
 from bridge.core.mesh_text import draw_grid, draw_mesh
 from bridge.inspecting.graph_report import GraphReport
-from bridge.inspecting.operation_counts import operation_lines, operations_text
-from bridge.inspecting.report import FileReport, OrderReport, SignatureReport
+from bridge.inspecting.operation_counts import operations_text
+from bridge.inspecting.order_report import OrderReport
+from bridge.inspecting.report import FileReport, SignatureReport
 from bridge.inspecting.report_facts import (
     ORDER_COLUMNS,
     call_title,
@@ -24,15 +25,14 @@ from bridge.inspecting.report_facts import (
     graph_facts,
     graph_tensor_rows,
     obstacle_text,
+    operation_lines,
     order_cells,
     parameter_cells,
-    printable,
-    readers,
     signature_facts,
-    size,
     tensor_rows,
 )
 from bridge.inspecting.sharding import ShardingReport
+from bridge.inspecting.wording import printable, readers, size
 
 if TYPE_CHECKING:
     from bridge.inspecting.cost import CostReport

@@ -10,65 +10,32 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from bridge.inspecting.report_facts import aval, counted, printable, readers, size
+from bridge.inspecting.markup import element, to_markup
+from bridge.inspecting.tensor_report import TensorReport, dtype_name
+from bridge.inspecting.wording import aval, counted, printable, readers, size
 from bridge.loading.signature_calls import assigned_of, calls_of, inputs_of, outputs_of
 from savedmodel.files.folder import bytes_of
 from savedmodel.files.model_folder import ModelFolder
 from savedmodel.model import DEFAULT_SIGNATURE, INTERNAL_SIGNATURE, SavedModel, Signature
 from savedmodel.protos.schema import Proto
-from xla_call_module.call import TensorSpec
-from xla_call_module.dimensions import Shape
-from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import InteropError
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-    from bridge.inspecting.report import SignatureReport
-
 __all__ = [
     "Quantization",
-    "TensorReport",
     "WrittenFile",
     "WrittenSignature",
-    "dtype_name",
     "facts_of",
     "plain_signature",
     "signature_text",
     "signatures_of",
 ]
 
-_STRING = 7  # DT_STRING in tensorflow/core/framework/types.proto, which JAX has nothing like
-_DTYPE_NAMES = {**{dtype.enum: dtype.name for dtype in DTYPES}, _STRING: "string"}
 _MAX_SIGNATURES = 20
-
-
-@dataclass(frozen=True, slots=True)
-class TensorReport:
-    """An input or output of a signature.
-
-    Attributes:
-        name: the name in the signature.
-        path: the pytree path in the exported function.
-        dtype: the dtype in TensorFlow.
-        shape: the shape, with symbolic dimensions as text; None where the rank is unknown.
-        element: the dtype in JAX where it is another, such as `key<fry>`; otherwise empty.
-        used: whether the module uses the input; True for outputs.
-    """
-
-    name: str
-    path: str
-    dtype: str
-    shape: Shape | None
-    element: str
-    used: bool
-
-    @classmethod
-    def of(cls, name: str, spec: TensorSpec, *, used: bool = True) -> TensorReport:
-        """Return the report of a spec."""
-        return cls(name, spec.path, spec.dtype.name, spec.shape, spec.element, used)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +150,6 @@ class WrittenFile:
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""
-        from bridge.inspecting.markup import element, to_markup
-
         heads = ("signature", "inputs", "outputs", "platforms", "gradients")
         rows = [_cells(signature) for signature in self.signatures[:_MAX_SIGNATURES]]
         table = element(
@@ -199,8 +164,6 @@ class WrittenFile:
 
 
 def _cells(signature: WrittenSignature) -> list[Element]:
-    from bridge.inspecting.markup import element
-
     order = signature.gradient_order
     texts = (
         _tensors(signature.inputs, "\n"),
@@ -212,7 +175,22 @@ def _cells(signature: WrittenSignature) -> list[Element]:
     return [element("code", signature.key), *(element("span", t, style=style) for t in texts)]
 
 
-def signature_text(signature: WrittenSignature | SignatureReport) -> str:
+class _Signature(Protocol):
+    """The part of the reports of signatures that one line says."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def inputs(self) -> tuple[TensorReport, ...]: ...
+    @property
+    def outputs(self) -> tuple[TensorReport, ...]: ...
+    @property
+    def platforms(self) -> tuple[str, ...]: ...
+    @property
+    def assigned(self) -> tuple[str, ...]: ...
+
+
+def signature_text(signature: _Signature) -> str:
     """Return a signature in one line, as `name(x: float32[b]) -> y: float32[b], for cpu`."""
     inputs, outputs = _tensors(signature.inputs, ", "), _tensors(signature.outputs, ", ")
     platforms = f", for {', '.join(signature.platforms)}" if signature.platforms else ""
@@ -297,11 +275,6 @@ def plain_signature(key: str, definition: Proto) -> WrittenSignature:
         for infos in (definition.inputs, definition.outputs)
     )
     return WrittenSignature(key, inputs, outputs)
-
-
-def dtype_name(enum: int) -> str:
-    """Return the name of a dtype of TensorFlow, of its number in DataType."""
-    return _DTYPE_NAMES.get(enum, f"DataType {enum}")
 
 
 def _shape(proto: Proto) -> tuple[int | str, ...] | None:

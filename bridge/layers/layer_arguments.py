@@ -17,7 +17,8 @@ from jax import export, tree_util
 
 from bridge.exporting.framework_modules import from_module
 from bridge.exporting.model_function import ModelFunction, from_function
-from bridge.loading.loaded import LoadedModel, LoadedSignature
+from bridge.loading.loaded import LoadedSignature
+from bridge.loading.loaded_model import LoadedModel
 from savedmodel.read import read
 from xla_call_module.errors import ArgumentError, StructureError, remedy_for
 

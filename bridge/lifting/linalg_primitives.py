@@ -36,22 +36,8 @@ _Compute = Callable[..., _Results]
 
 # Stands for the `info` of a call among the results of a rule.
 _STATUS = object()
-# The scalars that old calls of LAPACK have in front of the arrays, as far as they are options.
-_SCALARS = {
-    "gees": ("", "", "mode", "sort"),
-    "geev": ("", "", "compute_left", "compute_right"),
-    "gesdd": ("full_matrices", "compute_uv"),
-    "heevd": ("lower",),
-    "hetrd": ("", "lower"),
-    "potrf": ("lower",),
-    "syevd": ("lower",),
-    "sytrd": ("", "lower"),
-    "trsm": ("left_side", "lower", "transpose_a", "unit_diagonal"),
-}
 # The routines that make Q of Householder vectors.
 _PRODUCTS = ("orgqr", "ungqr")
-# The kind of a GPU's old option `uplo` for the lower triangle, at the second place of its bytes.
-_LOWER_OF_GPU = (0, 122)
 
 
 def _lift(op: LiftedOperation) -> list[LiftedValue]:
@@ -59,7 +45,7 @@ def _lift(op: LiftedOperation) -> list[LiftedValue]:
     target = library_routine(op.raw)
     assert target is not None
     operands = [op.operands[place] for place in array_operands(op.raw)]
-    options = _options_of(op, target, operands)
+    options = library_options(op.raw)
     known = list(_COMPUTE[target.routine](op, options, *_arrays(target, operands)))
     count = len(op.raw.results)
     known = (known + [None] * count)[:count]
@@ -73,41 +59,10 @@ def _result(op: LiftedOperation, index: int, value: Any) -> LiftedValue:
 
 
 def _arrays(target: LibraryTarget, operands: Sequence[LiftedValue]) -> list[LiftedValue]:
-    """Return the operands as arrays, without the scalars that are sizes and options of old calls.
-
-    Those of `orgqr` stay what they are known to be.
-    """
-    if not target.is_typed:
-        operands = [operand for operand in operands if len(np.shape(operand)) > 0]
+    """Return the operands as arrays; those of `orgqr` may be factors that JAX's `qr` made."""
     if target.routine in _PRODUCTS:
         return list(operands)
     return [jnp.asarray(as_array(operand)) for operand in operands]
-
-
-def _options_of(
-    op: LiftedOperation, target: LibraryTarget, operands: Sequence[LiftedValue]
-) -> dict[str, int]:
-    if target.is_typed:
-        return library_options(op.raw)
-    names = _SCALARS.get(target.routine, ()) if target.library == "lapack" else ()
-    options = {
-        name: _constant(op, value) for name, value in zip(names, operands, strict=False) if name
-    }
-    if target.library == "solver" and target.routine in ("syevd", "syevj", "sytrd"):
-        options["lower"] = int(_packed_option(op, 1) in _LOWER_OF_GPU)
-    return options
-
-
-def _constant(op: LiftedOperation, value: LiftedValue) -> int:
-    if not isinstance(value, np.ndarray):
-        op.refuse("an option of it is computed, and JAX takes a constant")
-    return int(value)
-
-
-def _packed_option(op: LiftedOperation, place: int) -> int:
-    """Return one of the integers of 4 bytes that an old call of a GPU has as its options."""
-    packed: bytes = op.raw.attributes["backend_config"].value_bytes
-    return int.from_bytes(packed[4 * place : 4 * place + 4], "little")
 
 
 def _is_lower(options: _Options) -> bool:
@@ -297,9 +252,8 @@ def _geev(op: LiftedOperation, options: _Options, matrix: Any) -> _Results:
     if target.library == "solver":
         packed = [_packed_pairs(values, side) if is_real else side for side in sides]
         return None, values, *packed, _STATUS
-    own = [lax.real(values), lax.imag(values)] if is_real else [values]
-    workspaces = [] if target.is_typed else [None] * (3 if is_real else 2)
-    return *workspaces, *own, *sides, _STATUS
+    parts = [lax.real(values), lax.imag(values)] if is_real else [values]
+    return *parts, *sides, _STATUS
 
 
 def _packed_pairs(values: Any, vectors: Any) -> Any:
@@ -316,13 +270,8 @@ def _gees(op: LiftedOperation, options: _Options, matrix: Any) -> _Results:
     vectors = _flag(options, "mode")
     form, *rest = linalg.schur(matrix, compute_schur_vectors=vectors)
     basis = rest[0] if rest else None
-    target = library_routine(op.raw)
-    assert target is not None
     values = [None] if jnp.iscomplexobj(matrix) else [None, None]
-    if target.is_typed:
-        return form, basis, *values, None, _STATUS
-    workspaces = [None] if jnp.iscomplexobj(matrix) else []
-    return form, *workspaces, *values, basis, None, _STATUS
+    return form, basis, *values, None, _STATUS
 
 
 def _gehrd(op: LiftedOperation, options: _Options, matrix: Any) -> _Results:
@@ -338,7 +287,7 @@ def _sytrd(op: LiftedOperation, options: _Options, matrix: Any) -> _Results:
 
 
 def _gesdd(op: LiftedOperation, options: _Options, matrix: Any) -> _Results:
-    return _svd(op, matrix, None, vectors=_has_vectors(op, options))
+    return _svd(op, matrix, None, vectors=_has_vectors(options))
 
 
 def _gesvd(op: LiftedOperation, options: _Options, matrix: Any) -> _Results:
@@ -346,17 +295,14 @@ def _gesvd(op: LiftedOperation, options: _Options, matrix: Any) -> _Results:
     assert target is not None
     # It is what GPUs take for large matrices when nothing is asked for.
     is_default = target.library == "solver" and max(matrix.shape[-2:]) > 1024
-    algorithm = None if is_default or not target.is_typed else "QR"
-    return _svd(op, matrix, algorithm, vectors=_has_vectors(op, options))
+    return _svd(op, matrix, None if is_default else "QR", vectors=_has_vectors(options))
 
 
-def _has_vectors(op: LiftedOperation, options: _Options) -> bool:
-    """Return whether singular vectors are computed; old calls of GPUs say it in bytes only."""
+def _has_vectors(options: _Options) -> bool:
+    """Return whether singular vectors are computed."""
     if "mode" in options:
         return options["mode"] != ord("N")
-    if "compute_uv" in options:
-        return bool(options["compute_uv"])
-    return any(next(iter(result.uses), None) is not None for result in list(op.raw.results)[2:4])
+    return bool(options.get("compute_uv", 0))
 
 
 def _svd(op: LiftedOperation, matrix: Any, name: str | None, *, vectors: bool) -> _Results:
@@ -385,7 +331,7 @@ def _gesvdj(op: LiftedOperation, options: _Options, matrix: Any) -> _Results:
     is_default = target.routine == "gesvdj" and max(rows, columns) <= 1024
     name = "POLAR" if target.routine == "gesvdp" else "JACOBI"
     algorithm = None if is_default else linalg.SvdAlgorithm[name]
-    if not _has_vectors(op, options):
+    if not _has_vectors(options):
         values = linalg.svd(matrix, compute_uv=False, full_matrices=False, algorithm=algorithm)
         return None, values, None, None, _STATUS
     counts = op.types[2].shape[-1], op.types[3].shape[-1]

@@ -26,10 +26,9 @@ from bridge.lifting.known_values import (
     repeated_element,
     resolved,
 )
-from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, LiftingRule
+from bridge.lifting.lifted_operation import LiftedRegion, LiftingRule
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from bridge.lifting.own_lowerings import size_arguments
-from bridge.lifting.sharding_primitives import is_manual_call, manual_call
 from bridge.lifting.splits import slices_in, split_of
 from xla_call_module.errors import InteropError, StructureError, quote
 from xla_call_module.stablehlo.attributes import Attributes, callee_of, symbol_name
@@ -125,8 +124,6 @@ class _Lifting:
         self, raw: Any, operands: list[LiftedValue], values: _Values
     ) -> Sequence[LiftedValue]:
         if raw.name == "func.call":
-            if is_manual_call(raw):
-                return self._manual_call(raw, operands, values)
             return self.call(callee_of(raw), operands)
         known = fold(raw, operands)
         if known is None:
@@ -173,15 +170,6 @@ class _Lifting:
         if lifted is None or isinstance(lifted, (list, tuple)):
             return lifted
         return [lifted]
-
-    def _manual_call(
-        self, raw: Any, operands: list[LiftedValue], values: _Values
-    ) -> list[LiftedValue]:
-        function = self._functions[callee_of(raw)]
-        block = function.regions[0].blocks[0]
-        region = LiftedRegion(block, lambda *given: self.walk(ChainMap(), function, given))
-        with _place_of(raw):
-            return manual_call(LiftedOperation(raw, tuple(operands), (region,), self._mesh, values))
 
     def _region(self, block: Any, values: _Values) -> Callable[..., list[LiftedValue]]:
         return lambda *arguments: self._walk_block(values, block, arguments)

@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, AxisType
 from bridge.lifting.lifted_operation import LiftedOperation
 from xla_call_module.errors import ShardingError
 from xla_call_module.shardings.mesh_placement import Mesh
-from xla_call_module.shardings.sharding_jax import mesh_from_jax, mesh_to_jax
+from xla_call_module.shardings.sharding_jax import mesh_to_jax
 from xla_call_module.shardings.shardy import mesh_from_shardy
 from xla_call_module.stablehlo.attributes import symbol_name
 from xla_call_module.stablehlo.serialized_shardings import shardy_meshes
@@ -193,8 +193,6 @@ def scope_of(op: LiftedOperation) -> tuple[Mesh, Mapping[str, ShardAxis]]:
         The mesh, and its axes along which each shard computes alone.
     """
     meshes = dict.fromkeys(meshes_of_module(op.raw).values())
-    if not meshes and (context := mesh_of_context()) is not None:
-        meshes = {mesh_from_jax(context): None}  # GSPMD names no axes: those of the caller
     candidates = [(mesh, axes) for mesh in meshes if (axes := manual_axes_at_hand(mesh))]
     if len(candidates) == 1:
         return candidates[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +43,6 @@ from xla_call_module.shardings.sharding_jax import mesh_from_jax
 from xla_call_module.shardings.sharding_text import sharding_from_text
 from xla_call_module.shardings.shardy import placement_from_shardy
 from xla_call_module.stablehlo.attributes import value_attributes
-from xla_call_module.stablehlo.modules import custom_call_target
 from xla_call_module.stablehlo.operation_locations import describe_location
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
@@ -51,14 +50,10 @@ __all__ = [
     "CUSTOM_CALLS",
     "RULES",
     "constrain_values",
-    "is_manual_call",
-    "manual_call",
     "with_automatic_axes",
 ]
 
 _SHARDY, _GSPMD = "sdy.sharding", "mhlo.sharding"
-# What GSPMD has at the borders of a manual computation.
-_TO_SHARD, _TO_FULL = "SPMDFullToShardShape", "SPMDShardToFullShape"
 # Dimensions of which a constraint without names says nothing.
 _OPEN_DIMS = re.compile(r"unspecified_dims=\[(\d[\d,]*)\]")
 
@@ -293,109 +288,11 @@ def _manual_computation(op: LiftedOperation) -> list[LiftedValue]:
     return _run(op, operands, results, mapped, mesh, names)
 
 
-def is_manual_call(raw: Any) -> bool:
-    """Return whether a call is that of a function which runs on each device alone, in GSPMD's form.
-
-    What it takes comes from `SPMDFullToShardShape`, what it returns goes to `SPMDShardToFullShape`.
-    """
-    taken = any(_target_of(operand.owner) == _TO_SHARD for operand in raw.operands)
-    return taken or any(
-        _target_of(use.owner) == _TO_FULL for result in raw.results for use in _later_uses(result)
+def _refuse_manual(op: LiftedOperation) -> LiftedValue:
+    op.refuse(
+        "it is what jax.shard_map becomes without Shardy, where no axes have names",
+        "export it with Shardy, which is the default of JAX",
     )
-
-
-def manual_call(op: LiftedOperation) -> list[LiftedValue]:
-    """Return the whole results of such a call; its region is the function.
-
-    Around it whole arrays stand for what has the shapes of their shards.
-    """
-    given = [_manual_end(op, operand.owner, _TO_SHARD) for operand in op.raw.operands]
-    made = [
-        _manual_end(op, use.owner, _TO_FULL)
-        for result in op.raw.results
-        for use in list(_later_uses(result))[:1]
-    ]
-    if len(made) != len(op.raw.results):
-        op.refuse("a result of what runs on each device alone is not used")
-    shardings = [_whole_sharding(end) for end in (*given, *made)]
-    split = next((one for one in shardings if one.num_devices), Sharding())
-    mesh = _mesh_without_names(op.raw, split, op.mesh)
-    exported = mesh_from_jax(mesh)
-    axes = shard_axes(exported, mesh, _manual_names(op, given + made, exported))
-    ranks = [np.ndim(operand) for operand in op.operands]
-    ranks += [len(type_.shape) for type_ in op.types]
-    ends = [
-        _sharded(name_axes(sharding, exported, rank), axes, ())
-        for sharding, rank in zip(shardings, ranks, strict=True)
-    ]
-    count = len(given)
-    return _run(op, ends[:count], ends[count:], (), mesh, frozenset(axes))
-
-
-def _whole(op: LiftedOperation) -> LiftedValue:
-    """Return the whole array, on both sides of a manual call."""
-    if custom_call_target(op.raw) == _TO_SHARD:
-        uses = [use.owner.operation for use in op.raw.results[0].uses]
-        fits = all(use.name == "func.call" for use in uses)
-    else:
-        maker = op.raw.operands[0].owner
-        while _target_of(maker) == "Sharding":
-            maker = maker.operands[0].owner
-        raw = getattr(maker, "operation", None)
-        fits = raw is not None and raw.name == "func.call" and is_manual_call(raw)
-    if not fits:
-        op.refuse(
-            "what runs on each device alone is not one function, as jax.shard_map writes it",
-            "export it with Shardy, which is the default of JAX",
-        )
-    return op.operands[0]
-
-
-def _target_of(maker: Any) -> str:
-    raw = getattr(maker, "operation", None)
-    is_call = raw is not None and raw.name == "stablehlo.custom_call"
-    return custom_call_target(raw) if is_call else ""
-
-
-def _later_uses(value: Any) -> Iterator[Any]:
-    """Yield the uses of a value, those behind a sharding of it instead of the sharding's."""
-    for use in value.uses:
-        if _target_of(use.owner) == "Sharding":
-            yield from _later_uses(use.owner.operation.results[0])
-        else:
-            yield use
-
-
-def _manual_end(op: LiftedOperation, maker: Any, target: str) -> Any:
-    """Return the operation by which an array goes into what each device computes, or out of it."""
-    if _target_of(maker) != target:
-        op.refuse(f"arrays of whole and of partial shapes meet, and {target} is expected here")
-    return maker.operation
-
-
-def _whole_sharding(end: Any) -> Sharding:
-    """Return how the whole array lies of which an operation makes shards, or that it makes."""
-    if custom_call_target(end) == _TO_SHARD:
-        maker = getattr(end.operands[0].owner, "operation", None)
-        if _target_of(maker) != "Sharding":
-            return Sharding()
-        end = maker
-    return sharding_from_text(str(ir.StringAttr(end.attributes[_GSPMD]).value))
-
-
-def _manual_names(op: LiftedOperation, ends: Sequence[Any], exported: Mesh) -> tuple[str, ...]:
-    """Return the axes along which each device computes alone."""
-    for end in ends:
-        if custom_call_target(end) == _TO_SHARD:
-            sharding = sharding_from_text(str(ir.StringAttr(end.attributes[_GSPMD]).value))
-            if sharding.kind == MANUAL:
-                return tuple(exported.shape)
-            if MANUAL in sharding.subgroups:
-                # Its tiles and groups of devices, as if they were the tiles of an array.
-                place = (sharding.rank or 0) + sharding.subgroups.index(MANUAL)
-                tiles = replace(sharding, subgroups=())
-                return name_axes(tiles, exported, len(tiles.tiles)).dims[place].names
-    return op.refuse("nothing says along which axes its devices compute alone")
 
 
 def _shardings(op: LiftedOperation, end: str) -> Sequence[Any]:
@@ -496,7 +393,7 @@ RULES = {
     "sdy.sharding_constraint": LiftingRule(_constraint, ("sharding",)),
 }
 CUSTOM_CALLS = {
-    _TO_SHARD: LiftingRule(_whole, CUSTOM_CALL_ATTRIBUTES),
-    _TO_FULL: LiftingRule(_whole, CUSTOM_CALL_ATTRIBUTES),
+    "SPMDFullToShardShape": LiftingRule(_refuse_manual, CUSTOM_CALL_ATTRIBUTES),
+    "SPMDShardToFullShape": LiftingRule(_refuse_manual, CUSTOM_CALL_ATTRIBUTES),
     "Sharding": LiftingRule(_unnamed_constraint, CUSTOM_CALL_ATTRIBUTES),
 }

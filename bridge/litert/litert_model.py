@@ -16,13 +16,14 @@ from bridge.core.names import names_of_signature
 from bridge.core.narrowing import x64_if_needed
 from bridge.core.updates import parse_updates
 from bridge.exporting.plain_parameters import with_counters
-from bridge.inspecting.written_file import TensorReport, WrittenSignature
+from bridge.inspecting.tensor_report import TensorReport
+from bridge.inspecting.written_file import WrittenSignature
 from bridge.litert.converter import SignatureModule, convert
 from bridge.litert.lowering.call_lowering import Places, lower_call
 from bridge.litert.lowering.lowering_table import KERNEL_TABLE, LITERT_TABLE
 from bridge.litert.lowering.storage_dtypes import at_boundary, boundary_dtype, boundary_shape
 from bridge.litert.worker_process import LiteRTProcess
-from bridge.loading.loaded import LoadedModel
+from bridge.loading.loaded_model import LoadedModel
 from bridge.sources.bound_call import BoundCall, bind_known
 from bridge.sources.known_source import KnownSource, ModelFormat, read_source
 from savedmodel.model import DEFAULT_SIGNATURE

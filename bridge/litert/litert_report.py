@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bridge.inspecting.graph_report import GraphReport, GraphSignature, GraphVariable
 from bridge.inspecting.report import FileReport, StoredFile, report_graph_variables
-from bridge.inspecting.written_file import TensorReport
+from bridge.inspecting.tensor_report import TensorReport
 from bridge.litert.runtime import LiteRTTensor, describe, read_model
 from xla_call_module.dtypes import DTYPES
 

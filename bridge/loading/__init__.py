@@ -3,7 +3,7 @@
 From the folder to a function, with the module that does each step:
 
 1. `savedmodel.read` makes a `SavedModel` value of the folder; no value of a variable is read.
-2. `loaded.LoadedModel` has one `LoadedSignature` for each signature. Nothing is parsed yet.
+2. `loaded_model.LoadedModel` has one `LoadedSignature` for each signature. Nothing is parsed yet.
 3. When a signature is first used, `binding.bind` makes a `BoundExported` of it: an `Exported`, and
    which of its arguments are variables of the file. A call that describes itself is the `Exported`
    that was saved: `restore` puts its constants and its VJPs back. Calls of other programs, and what
@@ -18,8 +18,7 @@ From a call of a signature to its results:
    are put where they belong (`placing`).
 3. `calling.call_flat` is the function of all leaves, under `jax.jit`: `Exported.call`, as a
    primitive (`derivative_primitives`) whose VJPs are those that were saved, and which is otherwise
-   differentiated and batched as the lifted function (`lifted_exported`). Where a folder is given,
-   its executables come from there (`compilation_cache`).
+   differentiated and batched as the lifted function (`lifted_exported`).
 4. The leaves of the results get the structure that was exported.
 
 So between folder and call there are the `SavedModel`, the `LoadedSignature`, its `BoundExported`

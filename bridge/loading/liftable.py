@@ -14,7 +14,8 @@ from jax.sharding import Mesh
 from bridge.core.exported_file import MAX_EXPORTED_BYTES, parse_exported
 from bridge.lifting.lifted_function import lift_call
 from bridge.loading.lifted_exported import lift_exported, operand_of
-from bridge.loading.loaded import LoadedModel, LoadedSignature
+from bridge.loading.loaded import LoadedSignature
+from bridge.loading.loaded_model import LoadedModel
 from bridge.loading.mlir_files import call_of_file, is_mlir, with_signature
 from savedmodel.files.model_folder import read_file
 from savedmodel.read import read

@@ -1,9 +1,9 @@
-"""`LoadedModel`: a SavedModel as JAX functions, without TensorFlow."""
+"""`LoadedSignature`: a signature of a SavedModel as a JAX function, without TensorFlow."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
@@ -20,23 +20,21 @@ from bridge.core.progress import progress_bar
 from bridge.loading.arguments import Arguments, Sizes
 from bridge.loading.binding import BoundExported, bind
 from bridge.loading.calling import call_flat, gradient_source
-from bridge.loading.compilation_cache import CompilationCache
 from bridge.loading.exported_from_call import exported_from_call
 from bridge.loading.placing import OnMesh, place_variable
-from bridge.loading.stateful import StatefulModel
-from savedmodel.model import DEFAULT_SIGNATURE, SavedModel, Signature, Variable
+from savedmodel.model import SavedModel, Signature, Variable
 from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module._jax import is_runtime_inherited
 from xla_call_module.checks import DisabledCheck, unite
 from xla_call_module.dimensions import aval_text
-from xla_call_module.errors import InteropError, ShardingError, StructureError, quote
+from xla_call_module.errors import InteropError, StructureError, quote
 from xla_call_module.exported import from_exported
 from xla_call_module.flags import read_flags
 from xla_call_module.pytrees.tree_restoring import missing_classes
 from xla_call_module.stablehlo.refining import refine
 from xla_call_module.tracebacks import api_boundary, leave_out_frames, warn
 
-__all__ = ["LoadedModel", "LoadedSignature"]
+__all__ = ["LoadedSignature", "VariableValues"]
 
 # The number of shapes that a function was not exported for, and for which it is kept.
 _MAX_REFINED = 16
@@ -49,99 +47,6 @@ def _never(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return NotImplemented: nothing has been called with all checks yet."""
     del args, kwargs
     return NotImplemented
-
-
-class LoadedModel:
-    """A SavedModel as JAX functions. Calling it calls its default signature.
-
-    That is `serving_default`, or the first where none has this key: the one that the loaded object
-    calls in TensorFlow, where `bridge.save` has written the file.
-
-    Attributes:
-        signatures: the function of each key. Those of a file that compute something besides calls
-            of JAX functions, such as `bridge.serving.compose` makes, are not among them.
-        others: those signatures, and what they compute.
-    """
-
-    signatures: Mapping[str, LoadedSignature]
-    others: Mapping[str, str]
-
-    def __init__(
-        self, model: SavedModel, mesh: Mesh | None = None, cache: CompilationCache | None = None
-    ) -> None:
-        """Take over the value of a file; nothing of it is parsed further.
-
-        Raises:
-            ShardingError: it is no mesh of devices.
-        """
-        _check_mesh(mesh)
-        values = _Values(model.variables)
-        signatures = {
-            s.key: LoadedSignature(s, model, values, mesh, cache) for s in model.signatures
-        }
-        self.others = MappingProxyType(dict(model.others))
-        self.signatures = _Signatures(signatures, self.others)
-        self._default_key = DEFAULT_SIGNATURE
-        if DEFAULT_SIGNATURE not in model.others:
-            self._default_key = model.default.key
-
-    @cached_property
-    @api_boundary
-    def default(self) -> LoadedSignature:
-        """The signature that is called when the model is.
-
-        Raises:
-            StructureError: it computes something besides calls of JAX functions.
-        """
-        return self.signatures[self._default_key]
-
-    @property
-    def params(self) -> Any:
-        """The parameters of the default signature."""
-        return self.default.params
-
-    @exempt_from_autograph
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the default signature."""
-        try:
-            found = self.default.call_plain(args, kwargs)
-            return self.default.call_checked(args, kwargs) if found is NotImplemented else found
-        except Exception as error:
-            leave_out_frames(error)
-            raise
-
-    @api_boundary
-    def stateful(self) -> StatefulModel:
-        """Return the model with parameters of its own, which signatures that assign advance.
-
-        Such a signature returns `(new_params, outputs)` here, and assigns in TensorFlow, as
-        `bridge.save(updates=)` has said. There it returns the outputs, and keeps the parameters.
-
-        Example:
-            >>> import bridge, jax.numpy as jnp
-            >>> def count(state, x):
-            ...     return {"n": state["n"] + 1}, state["n"] * x
-            >>> params = {"n": jnp.float32(1)}
-            >>> saved = bridge.save(count, "my_model", params=params, args="f32[2]", updates=0)
-            >>> live = bridge.load("my_model").stateful()
-            >>> live(jnp.ones(2)), live(jnp.ones(2))
-            (Array([1., 1.], dtype=float32), Array([2., 2.], dtype=float32))
-            >>> live.params
-            {'n': Array(3., dtype=float32)}
-        """
-        return StatefulModel(self)
-
-    def __repr__(self) -> str:
-        """The signatures with their inputs."""
-        return f"LoadedModel({', '.join(map(repr, self.signatures.values()))})"
-
-
-def _check_mesh(mesh: Any) -> None:
-    if mesh is not None and not (isinstance(mesh, Mesh) and mesh.axis_names):
-        raise ShardingError(
-            f"mesh is {mesh!r}; expected a jax.sharding.Mesh of devices, with names for its axes. "
-            "To do: make one with jax.make_mesh or bridge.meshes.mesh_of."
-        )
 
 
 class LoadedSignature:
@@ -172,14 +77,12 @@ class LoadedSignature:
         self,
         signature: Signature,
         model: SavedModel,
-        values: _Values,
+        values: VariableValues,
         mesh: Mesh | None = None,
-        cache: CompilationCache | None = None,
     ) -> None:
         """Take over the value of a signature."""
         self.key = signature.key
         self._mesh = mesh
-        self._cache = cache
         self._signature = signature
         self._model = model
         self._values = values
@@ -447,12 +350,6 @@ class LoadedSignature:
         return self._jit(call_flat(self.exported, name=self.key))
 
     def _jit(self, flat: Callable[..., Any]) -> Any:
-        jitted = self._jit_alone(flat)
-        if self._cache is None:
-            return jitted
-        return self._cache.around(jitted, len(self.binding.variables))
-
-    def _jit_alone(self, flat: Callable[..., Any]) -> Any:
         if self._on_mesh is None:
             return jax.jit(flat)
         on_mesh, count = self._on_mesh, len(self.binding.variables)
@@ -506,7 +403,7 @@ class LoadedSignature:
         return _zeros(aval) if self._on_mesh is None else self._on_mesh.zeros(position, aval)
 
 
-class _Values:
+class VariableValues:
     """The values of a file's variables, which its signatures share, each of them read once."""
 
     def __init__(self, variables: Sequence[Variable]) -> None:
@@ -562,34 +459,3 @@ def _specs(indices: Mapping[str, int], avals: Sequence[Any]) -> Mapping[str, jax
     return MappingProxyType(
         {name: jax.ShapeDtypeStruct(avals[i].shape, avals[i].dtype) for name, i in ordered}
     )
-
-
-class _Signatures(Mapping[str, LoadedSignature]):
-    """The signatures that are JAX functions; asked for another one, it says why that is none."""
-
-    def __init__(
-        self, signatures: Mapping[str, LoadedSignature], others: Mapping[str, str]
-    ) -> None:
-        self._signatures, self._others = signatures, others
-
-    @api_boundary
-    def __getitem__(self, key: str) -> LoadedSignature:
-        if key in self._others:
-            keys = ", ".join(map(repr, self._signatures))
-            raise StructureError(
-                f"{self._others[key]} Those that are JAX functions are {keys}. To do: name one "
-                "of these."
-            )
-        return self._signatures[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._signatures
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._signatures)
-
-    def __len__(self) -> int:
-        return len(self._signatures)
-
-    def __repr__(self) -> str:
-        return repr(self._signatures)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from bridge.core.updates import without_updates
+from bridge.loading.loaded import LoadedSignature
 from xla_call_module.errors import StructureError
 from xla_call_module.tracebacks import api_boundary
-
-if TYPE_CHECKING:
-    from bridge.loading.loaded import LoadedModel, LoadedSignature
 
 __all__ = ["StatefulModel", "StatefulSignature"]
 
@@ -31,35 +29,36 @@ class StatefulModel:
 
     signatures: Mapping[str, StatefulSignature]
 
-    def __init__(self, model: LoadedModel) -> None:
-        """Start from the parameters in the file."""
+    def __init__(self, signatures: Mapping[str, LoadedSignature], default_key: str) -> None:
+        """Start from the parameters in the file of some signatures."""
         self._state: dict[int, Any] = {}
         self._lock = threading.Lock()
-        self._model = model
-        self.signatures = _Signatures(model.signatures, self._state, self._lock)
+        self._loaded = signatures
+        self._default_key = default_key
+        self.signatures = _Signatures(signatures, self._state, self._lock)
 
     @property
     @api_boundary
     def params(self) -> Any:
         """The pytree of the parameters of the default signature as they are now, or None."""
-        return self._model.default.params_from(self._state)
+        return self._loaded[self._default_key].params_from(self._state)
 
     @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the default signature."""
-        return self.signatures[self._model.default.key](*args, **kwargs)
+        return self.signatures[self._default_key](*args, **kwargs)
 
     def __getattr__(self, key: str) -> StatefulSignature:
         """Return the function of a signature."""
-        if key.startswith("__") or key not in self._model.signatures:
+        if key.startswith("__") or key not in self._loaded:
             raise AttributeError(
-                f"The model has no signature {key!r}; it has {', '.join(self._model.signatures)}."
+                f"The model has no signature {key!r}; it has {', '.join(self._loaded)}."
             )
         return self.signatures[key]
 
     def __repr__(self) -> str:
         """The signatures with their inputs."""
-        return f"StatefulModel({', '.join(map(repr, self._model.signatures.values()))})"
+        return f"StatefulModel({', '.join(map(repr, self._loaded.values()))})"
 
 
 class StatefulSignature:

@@ -8,12 +8,13 @@ The way of the data:
     walker.py       each operation of the module by its rule in operation_table.py
         │                │ graph/stablehlo_operation.py: what a rule sees of an operation
         ▼                ▼
-    graph/values.py   graph/graph_builder.py   names, folds, does nothing twice, widens dtypes
+    bridge.graphs     a `Value`, and the graph that names, folds and does nothing twice
+        │                │ graph/graph_builder.py widens dtypes
         │                │
         ▼                ▼
     graph/protos.py ──▶ onnx_model.py: onnx.ModelProto, a file (called by conversion.py)
 
-The rooms: `graph` is the graph in the making, and what is known of ONNX Runtime; `arithmetic`,
+The rooms: `graph` is the graph in the making and the record of ONNX Runtime; `arithmetic`,
 `arrays`, `loops` and `windows` have the rules, a file for each family of operations.
 
 A `Value` is in the graph only as far as it must be. It may be a constant (`array`), integers that
@@ -46,12 +47,13 @@ by `op.sizes(graph, index)`; and `op.regions[0].apply(graph, values)`, which add
 computes, of whole tensors too where the region is one of scalars. What cannot be expressed exactly:
 `op.refuse("reason", "what to do instead")`.
 
-What it makes of it, with the functions of `graph/nodes.py`, which broadcast late and keep sizes
-symbolic: `elementwise(graph, "Add", value, 1)`, where numbers have the value's dtype; `where`,
-`cast`, `reshape`, `transpose`, `broadcast_in_dim`, `expand_dims`, `squeeze`, `concat`, `slice_`,
-`slice_along`, `reverse`, `gather`, `look_up` (in a table), `count_up` (0, 1, 2, …), `loop`. Any
-other: `graph.node("Op", inputs, shape=..., dtype=..., **attributes)`. The shape is that of the
-result, in `Dim`s; None for a size that nothing is known of.
+What it makes of it, with the functions of `bridge.graphs.nodes`, which broadcast late and keep
+sizes symbolic: `elementwise(graph, "Add", value, 1)`, where numbers have the value's dtype;
+`where`, `cast`, `reshape`, `transpose`, `broadcast_in_dim`, `expand_dims`, `squeeze`, `concat`,
+`slice_`, `slice_along`, `reverse`, `gather`, `look_up` (in a table), `count_up` (0, 1, 2, …); and
+`loop` of `graph/loop_nodes.py`. Any other: `graph.node("Op", inputs, shape=..., dtype=...,
+**attributes)`. The shape is that of the result, in `Dim`s; None for a size that nothing is known
+of.
 
 A new family is listed in `operation_table.py`, as are composites and custom calls. An operation
 whose result depends on how many bits there are (a shift, a count of zeros) has its narrow form in

@@ -12,13 +12,13 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from bridge.core.size_polynomials import Shape, parse_size
-from bridge.inspecting.written_file import TensorReport, WrittenSignature
+from bridge.graphs.values import Value
+from bridge.inspecting.tensor_report import TensorReport
+from bridge.inspecting.written_file import WrittenSignature
 from bridge.onnx.graph.graph_builder import Graph, NewerOpset
 from bridge.onnx.graph.kernels import dtype_of
 from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET, DEFAULT_OPSET, OPSETS
 from bridge.onnx.graph.protos import to_graph, to_tensor
-from bridge.onnx.graph.values import Value
 from bridge.onnx.operation_table import CUSTOM_CALLS
 from bridge.onnx.walker import walk_main
 from bridge.sources.bound_call import BoundCall
@@ -26,9 +26,10 @@ from bridge.sources.known_source import ModelFormat
 from bridge.sources.target_file import target_file
 from savedmodel.files.folder import bytes_of, fit_name, hidden_folder
 from xla_call_module.call import TensorSpec
-from xla_call_module.dimensions import linear_form
+from xla_call_module.dimensions import linear_form, parse_size
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError, VersionError
+from xla_call_module.size_polynomials import Shape
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
 from xla_call_module.stablehlo.modules import open_module
 
@@ -102,7 +103,7 @@ def _convert(bound: BoundCall, version: int, *, may_rise: bool) -> BareModel:
     # Before all others: what a user calls them is not changed.
     names = [outermost.unique(name) for name in bound.outputs]
     arguments = _arguments(outermost, bound)
-    graph = Graph(version, outer=outermost)
+    graph = Graph(outer=outermost)
     with open_module(bound.call.module) as module:
         compose_custom_calls(module)
         results = walk_main(graph, module, [arguments[index] for index in bound.call.kept])

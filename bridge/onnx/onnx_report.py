@@ -11,7 +11,7 @@ from typing import Any
 
 from bridge.inspecting.graph_report import GraphReport, GraphSignature
 from bridge.inspecting.report import FileReport, ParameterReport, StoredFile
-from bridge.inspecting.written_file import TensorReport
+from bridge.inspecting.tensor_report import TensorReport
 from bridge.onnx.conversion import check_installed
 from xla_call_module.errors import FormatError, quote
 

@@ -14,6 +14,8 @@ from functools import partial
 
 import numpy as np
 
+from bridge.graphs import nodes
+from bridge.graphs.values import Value
 from bridge.onnx.arithmetic import (
     batch_norms,
     bits,
@@ -25,7 +27,6 @@ from bridge.onnx.arithmetic import (
 )
 from bridge.onnx.arrays import gathers, scatters, shapes, slicing, sorting
 from bridge.onnx.arrays.sorting import approx_top_k, dynamic_top_k, top_k
-from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.onnx_runtime import has_kernel
 from bridge.onnx.graph.stablehlo_operation import (
@@ -35,7 +36,6 @@ from bridge.onnx.graph.stablehlo_operation import (
     Rule,
     identity,
 )
-from bridge.onnx.graph.values import Value
 from bridge.onnx.loops import control_flow
 from bridge.onnx.windows import convolutions, dots, windows
 from bridge.onnx.windows.windows import dynamic_reduce_window

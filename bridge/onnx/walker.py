@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from bridge.graphs.values import Value, constant_array
 from bridge.onnx.arithmetic.narrow_operations import emit_narrow, has_narrow_types
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import Operation, Rule, read
-from bridge.onnx.graph.values import Value, constant_array
 from bridge.onnx.operation_table import COMPOSITES, CUSTOM_CALLS, RULES
 from xla_call_module.errors import InteropError
 from xla_call_module.stablehlo.modules import find_main, functions_of

@@ -22,7 +22,7 @@ from bridge.core.keys import is_key
 from bridge.core.trees import key_names
 from bridge.exporting.framework_modules import from_module
 from bridge.exporting.plain_parameters import PlainParameters, is_plain
-from bridge.inspecting.report_facts import counted
+from bridge.inspecting.wording import counted
 from bridge.saving.parameters import to_variables
 from bridge.saving.tflite_options import check_tflite_params
 from savedmodel.decode.objects import VALUE

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, Unpack
 from jax import export
 
 from bridge.batching.batch_sizes import parse_sizes
-from bridge.inspecting.report_facts import printable
+from bridge.inspecting.wording import printable
 from bridge.inspecting.written_file import WrittenFile, facts_of
 from bridge.save import SaveOptions, save
 from bridge.saving.processes import is_multi_process

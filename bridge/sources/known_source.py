@@ -18,7 +18,8 @@ from bridge.core.narrow_types import NARROW_TYPES
 from bridge.core.trees import key_names, unique_names
 from bridge.core.updates import UpdatePositions, find_assigned
 from bridge.exporting.export_model import export_model
-from bridge.loading.loaded import LoadedModel, LoadedSignature
+from bridge.loading.loaded import LoadedSignature
+from bridge.loading.loaded_model import LoadedModel
 from bridge.loading.mlir_files import call_of_file, is_mlir, with_signature
 from bridge.sources.boundary_casts import cast_at_boundary, with_boundary_casts
 from savedmodel.files.model_folder import read_file

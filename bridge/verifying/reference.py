@@ -19,7 +19,8 @@ from bridge.core.keys import to_logical, to_physical
 from bridge.core.probes import GIVEN, RANDOM, choose_sizes, draw, draw_cotangent
 from bridge.loading.calling import call_flat
 from bridge.loading.exported_on_mesh import to_one_device
-from bridge.loading.loaded import LoadedModel, LoadedSignature
+from bridge.loading.loaded import LoadedSignature
+from bridge.loading.loaded_model import LoadedModel
 from bridge.verifying.trial_request import TrialRequest
 from bridge.verifying.trials import Trial
 from xla_call_module.analyses.dependence import operations_behind

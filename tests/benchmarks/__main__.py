@@ -61,7 +61,6 @@ BENCHMARKS = {
     "large_constant": constants.large_constant,
     "saved_size": gradients.saved_size,
     "first_result": loading.first_result,
-    "first_result_compiled": loading.first_result_compiled,
     "load_four_gigabytes": loading.load_four_gigabytes,
     "loaded_calls": loading.loaded_calls,
     "inspect_large": looking.inspect_large,

@@ -40,12 +40,6 @@ def run(layers, x):
     return x
 np.asarray(jax.jit(run)(layers, np.ones((2, width), np.float32)))
 """
-_COMPILED = """
-import sys
-import bridge, numpy as np
-path, compiled, *shape = sys.argv[1:]
-np.asarray(bridge.load(path, compiled=compiled or None)(np.ones([*map(int, shape)], np.float32)))
-"""
 _LOAD_ALONE = """
 import sys, time
 import bridge
@@ -69,31 +63,6 @@ def first_result() -> Iterator[Ratio]:
         yield from compare_usage(name, ours, peer, cpu=1 / 3, memory=1 / 2)
         name = f"load to first result, {size}: {{}} / JAX on weights mapped by hand"
         yield from compare_usage(name, ours, bare, cpu=None, memory=1.15)
-
-
-def first_result_compiled() -> Iterator[Ratio]:
-    """The same with compiled executables in a folder, against a process that compiles."""
-    import bridge
-
-    layers, x = models.transformer_layers()
-    for size, cpu, rounds, arguments in (
-        ("12 transformer layers", 0.9, 6, ()),
-        ("400 MB", None, 4, ("2", "5000")),
-    ):
-        with tempfile.TemporaryDirectory() as folder:
-            if size == "400 MB":
-                _write_network(folder, 5_000, 4)
-            else:
-                arguments = tuple(map(str, x.shape))
-                args = f"f32[b,{x.shape[1]},{x.shape[2]}]"
-                bridge.save(models.transformer, f"{folder}/model", params=layers, args=args)
-            path, kept = f"{folder}/model", f"{folder}/kept"
-            ours, peer = [], []
-            for _ in range(rounds):
-                ours.append(run_process(_COMPILED, path, kept, *arguments))
-                peer.append(run_process(_COMPILED, path, "", *arguments))
-        name = f"load to first result, {size}: {{}} with compiled= / without"
-        yield from compare_usage(name, ours[1:], peer[1:], cpu=cpu, memory=None)
 
 
 def _write_network(folder: str, width: int, depth: int) -> None:

@@ -23,7 +23,7 @@ from bridge.cli.inspect_command import module_text
 from bridge.cli.main import main
 from bridge.diff import diff
 from bridge.inspecting.cost import costs_of_model
-from bridge.inspecting.report import report_order
+from bridge.inspecting.order_report import report_order
 from bridge.inspecting.report_text import print_report
 from savedmodel.read import read
 from tests.jax_versions import ERF, ERF_OF_SYMBOLS

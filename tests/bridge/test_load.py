@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import subprocess
 import sys
 
 import jax
@@ -630,3 +631,32 @@ def test_key_data_where_a_key_is_taken_are_told_to_be_wrapped(impl, tmp_path):
     np.testing.assert_array_equal(
         loaded(jax.random.wrap_key_data(data, impl=impl)), jax.random.uniform(key)
     )
+
+
+# A process that has JAX's compilation cache in a folder, and says what of the call was found there.
+CACHED_CALL = """
+import sys
+import jax, jax.monitoring, numpy as np, bridge
+jax.config.update("jax_compilation_cache_dir", sys.argv[2])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+found = []
+jax.monitoring.register_event_listener(lambda event, **_: found.append(event.rpartition("/")[2]))
+bridge.load(sys.argv[1])(np.ones((2, 3), np.float32))
+print(*(event for event in found if event in ("cache_hits", "cache_misses")))
+"""
+
+
+def test_another_process_finds_what_one_has_compiled_whatever_the_weights(
+    preloaded_python, tmp_path
+):
+    """JAX's own cache, whose key is of the module: it has no weights, and is the same each time."""
+    printed = []
+    for name, weights in (("one", W), ("another", W + 1)):
+        bridge.save(lambda w, x: x @ w, tmp_path / name, params=weights, args="f32[b,3]")
+        done = subprocess.run(
+            [preloaded_python, "-c", CACHED_CALL, tmp_path / name, tmp_path / "compiled"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        printed.append(done.stdout)
+    assert "cache_misses" in printed[0]
+    assert set(printed[1].split()) == {"cache_hits"}

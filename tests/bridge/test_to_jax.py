@@ -148,3 +148,14 @@ def test_a_portable_artifact_of_several_platforms_is_refused():
     exported = export.export(jax.jit(jnp.sin), platforms=("cpu", "tpu"))(spec)
     with pytest.raises(StructureError, match="for several platforms, and does not say for which"):
         bridge.to_jax(bytes(exported.mlir_module_serialized))
+
+
+def test_what_shard_map_becomes_without_shardy_is_refused():
+    module = """func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+      %b = stablehlo.custom_call @SPMDFullToShardShape(%a) {mhlo.sharding = "{manual}"} :
+        (tensor<4xf32>) -> tensor<4xf32>
+      return %b : tensor<4xf32> }"""
+    with pytest.raises(
+        bridge.UnsupportedError, match=r"shard_map becomes without Shardy.*export it with"
+    ):
+        bridge.to_jax(module)(jnp.ones(4))

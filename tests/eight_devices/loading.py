@@ -114,16 +114,6 @@ def test_donated_parameters_are_read_again(saved):
     assert_right(jax.jit(lambda x: model(x))(X))
 
 
-def test_executables_are_kept_for_each_mesh(saved, tmp_path):
-    kept, counts = tmp_path / "kept", []
-    for axes in ((4, 2), (4, 2), (2, 4), (8, 1), (2, 4)):
-        found = bridge.load(saved, mesh=make(axes), compiled=kept)(X)
-        assert_right(found)
-        assert len(found.sharding.device_set) == 8
-        counts.append(len(list(kept.iterdir())))
-    assert counts == [1, 1, 2, 3, 3]
-
-
 def test_under_transformations(model):
     assert_right(jax.jit(lambda x: model(x) + 1)(X) - 1)
     assert_right(jax.vmap(model)(jnp.stack([X, X]))[1])

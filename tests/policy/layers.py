@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 from collections import Counter
 from collections.abc import Collection, Mapping
 
@@ -13,7 +14,7 @@ from tests.policy.source import PACKAGES, Module
 LAYERS: Mapping[str, tuple[str, ...]] = {
     "xla_call_module": (
         "_autograph errors lazy_names",
-        "_jax",
+        "_jax size_polynomials",
         "allowance checks dimensions dtypes platforms shardings versions",
         "flags pytrees symbolic_shapes",
         "tracebacks",
@@ -36,7 +37,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "rewrite",
     ),
     "bridge": (
-        "core",
+        "core graphs",
         "lifting",
         "batching.rowwise calling_tf exporting litert.lowering litert.worker loading onnx.graph",
         "chains inspecting",
@@ -91,6 +92,22 @@ def room_imports(modules: Collection[Module]) -> dict[tuple[str, str], str]:
             if target != room:
                 found.setdefault((room, target), imported.where)
     return found
+
+
+def file_circle(modules: Collection[Module]) -> list[str]:
+    """Return modules of which each imports the next, and the last the first; none where none do."""
+    by_name = {module.name: module for module in modules if module.name not in PACKAGES}
+    graph = {}
+    for name, module in by_name.items():
+        imported = (
+            i.name if i.name in by_name else i.name.rpartition(".")[0] for i in imports_of(module)
+        )
+        graph[name] = {target for target in imported if target in by_name and target != name}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def upward_imports(modules: Collection[Module], layers: Collection[Collection[str]]) -> list[str]:

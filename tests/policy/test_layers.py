@@ -7,6 +7,7 @@ import pytest
 from tests.policy.architecture import PAGE, draw_architecture, with_drawing
 from tests.policy.layers import (
     LAYERS,
+    file_circle,
     layer_order,
     repeated_file_names,
     room_imports,
@@ -28,6 +29,17 @@ def test_every_room_has_its_layer():
 
 def test_imports_go_down():
     assert upward_imports(read_modules(), layer_order()) == []
+
+
+def test_files_do_not_import_each_other_in_a_circle():
+    assert file_circle(read_modules()) == []
+
+
+def test_a_circle_of_files_is_found(tmp_path):
+    typed = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from bridge.core.b import B"
+    files = {"bridge/core/__init__.py": "", "bridge/core/a.py": typed}
+    files["bridge/core/b.py"] = "def lazy():\n    import bridge.core.a"
+    assert set(file_circle(write_tree(tmp_path, files))) == {"bridge.core.a", "bridge.core.b"}
 
 
 def test_a_file_name_stands_for_one_thing():

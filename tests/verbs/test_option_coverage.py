@@ -16,7 +16,7 @@ import pytest
 import bridge
 from bridge.chains.orders import ChainOptions
 from bridge.cli.command_arguments import SAVE_ARGUMENTS
-from bridge.cli.export_command import ExportRequest
+from bridge.cli.export_request import ExportRequest
 from bridge.save import SaveOptions
 from bridge.serving.publishing import PublishOptions
 from tests.policy.source import ROOT
@@ -39,7 +39,6 @@ TESTED = {
     "load": {
         TABLES: "path",
         "tests/eight_devices/loading.py": "mesh",
-        "tests/bridge/loading/test_compilation_cache.py": "compiled",
     },
     "retarget": {
         TABLES: "exported tensorflow platforms",

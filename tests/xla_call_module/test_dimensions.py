@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jax import export
 
-from xla_call_module.dimensions import evaluate, evaluate_shape, solve, symbols
+from xla_call_module.dimensions import evaluate, evaluate_shape, parse_size, solve, symbols
 from xla_call_module.errors import StructureError
 
 NAMES = ("b", "seq_2", "maximum", "for", "é")
@@ -63,6 +63,11 @@ def _text(dim):
 @given(trees, values)
 def test_an_expression_has_the_value_that_it_has_in_jax(tree, values):
     assert evaluate(_text(_symbolic(tree)), values) == _build(tree, values)
+
+
+@given(trees, values)
+def test_the_polynomial_of_an_expression_has_the_value_that_it_has_in_jax(tree, values):
+    assert evaluate(str(parse_size(_text(_symbolic(tree)))), values) == _build(tree, values)
 
 
 @given(trees, values, st.sampled_from(NAMES))

@@ -56,7 +56,7 @@ def parse_target(target: str) -> Routine | None:
         True
     """
     listed = TARGETS.get(target) or OPERATIONS.get(target)
-    if listed is None or not listed.is_typed:
+    if listed is None:
         return None
     return _LIBRARIES.get(listed.library, {}).get(listed.routine)
 

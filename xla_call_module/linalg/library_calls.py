@@ -2,9 +2,8 @@
 
 A target is a prefix and a routine. JAX writes `lapack_sgetrf_ffi` on the CPU, with a letter for the
 dtype, `cusolver_getrf_ffi` and `hipsolver_getrf_ffi` on GPUs, and `LuDecomposition` on TPUs; the
-options are attributes. Until JAX 0.4.36 the names had no `_ffi`, the options of LAPACK were scalar
-operands in front of the arrays, those of GPUs packed into bytes, and workspaces were results:
-https://github.com/jax-ml/jax/blob/jax-v0.4.20/jaxlib/lapack.py.
+options are attributes. The calls that JAX wrote until 0.4.36, with names without `_ffi` and options
+among the operands, are not read.
 """
 
 from __future__ import annotations
@@ -35,12 +34,10 @@ class LibraryTarget:
         library: `lapack`, `solver`, `blas` or `sparse` (of a GPU), `hybrid` (partly on its host),
             `gpu` (kernels of JAX), `tpu`, or `stablehlo` for an operation.
         routine: LAPACK's name of what it computes, without the letter of a dtype.
-        is_typed: whether its options are attributes, as those of XLA's typed FFI are.
     """
 
     library: str
     routine: str
-    is_typed: bool = True
 
 
 _LAPACK = (
@@ -63,9 +60,6 @@ _TPU = {
 def _targets() -> Iterator[tuple[str, LibraryTarget]]:
     for routine, letter in itertools.product(_LAPACK, "sdcz"):
         yield f"lapack_{letter}{routine}_ffi", LibraryTarget("lapack", routine)
-        yield f"lapack_{letter}{routine}", LibraryTarget("lapack", routine, is_typed=False)
-    for letter in "sdcz":
-        yield f"blas_{letter}trsm", LibraryTarget("lapack", "trsm", is_typed=False)
     yield "tridiagonal_solve_perturbed_ffi", LibraryTarget("lapack", "gtsv_perturbed")
     for name, routine in _TPU.items():
         yield name, LibraryTarget("tpu", routine)
@@ -76,14 +70,9 @@ def _targets() -> Iterator[tuple[str, LibraryTarget]]:
 def _targets_of_gpu(gpu: str) -> Iterator[tuple[str, LibraryTarget]]:
     for routine in _SOLVER:
         yield f"{gpu}solver_{routine}_ffi", LibraryTarget("solver", routine)
-        yield f"{gpu}solver_{routine}", LibraryTarget("solver", routine, is_typed=False)
     for routine in ("getrf", "geqrf"):
         yield f"{gpu}blas_{routine}_batched_ffi", LibraryTarget("blas", routine)
-        yield f"{gpu}blas_{routine}_batched", LibraryTarget("blas", routine, is_typed=False)
     yield f"{gpu}sparse_gtsv2_ffi", LibraryTarget("sparse", "gtsv2")
-    for dtype in ("f32", "f64"):
-        target = LibraryTarget("sparse", "gtsv2", is_typed=False)
-        yield f"{gpu}sparse_gtsv2_{dtype}", target
     for name, routine in _HYBRID.items():
         yield f"{gpu}hybrid_{name}", LibraryTarget("hybrid", routine)
     for name in ("lu_pivots_to_permutation", "cholesky_update_ffi"):

@@ -17,8 +17,9 @@ from bridge.batching.rowwise.row_operation import (
 from bridge.batching.rowwise.row_value import Batch, BatchValue, Mixing, Rows, join, join_all
 from bridge.batching.rowwise.rule_table import rule_for
 from bridge.batching.rowwise.value_numbering import Numbering, captured
-from bridge.core.size_polynomials import Dim, parse_size
 from xla_call_module.call import CallModule
+from xla_call_module.dimensions import parse_size
+from xla_call_module.size_polynomials import Dim
 from xla_call_module.stablehlo.modules import find_main, functions_of, open_module, read_main
 
 __all__ = ["results_in_batches"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from bridge.batching.rowwise.row_operation import RowOperation, Rule, element_of
 from bridge.batching.rowwise.row_value import BatchValue, Elements, elements_of
-from bridge.core.size_polynomials import (
+from xla_call_module.size_polynomials import (
     Atom,
     Dim,
     Iteration,

@@ -9,7 +9,7 @@ import numpy as np
 
 from bridge.batching.rowwise.row_operation import RowOperation, Rule
 from bridge.batching.rowwise.row_value import BatchValue, Rows, elements_of, iteration_of
-from bridge.core.size_polynomials import Dim
+from xla_call_module.size_polynomials import Dim
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
 __all__ = ["RULES"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from bridge.batching.rowwise.row_value import Batch, BatchValue, Elements, Rows
 from bridge.batching.rowwise.value_numbering import Numbering, captured
-from bridge.core.size_polynomials import Iteration, of_atom
+from xla_call_module.size_polynomials import Iteration, of_atom
 from xla_call_module.stablehlo.attributes import callee_of
 from xla_call_module.stablehlo.modules import read_counter, result_number, splat
 

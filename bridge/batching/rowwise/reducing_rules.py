@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from bridge.batching.rowwise.row_operation import RowOperation, Rule, unknown_size
 from bridge.batching.rowwise.row_value import BatchValue, Rows
-from bridge.core.size_polynomials import Dim
+from xla_call_module.size_polynomials import Dim
 from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
 
 __all__ = ["RULES", "along_last", "approx_top_k", "dynamic_reduce_window", "linear_algebra"]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.batching.rowwise.row_value import Batch, BatchValue, Elements, Mixing, Rows
-from bridge.core.size_polynomials import Dim, Element, Function, broadcast, of_atom
 from xla_call_module.errors import StructureError
+from xla_call_module.size_polynomials import Dim, Element, Function, broadcast, of_atom
 from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.modules import tensor_type
 from xla_call_module.stablehlo.operation_locations import describe_location, describe_primitive

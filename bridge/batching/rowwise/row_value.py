@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.size_polynomials import Dim, Iteration, Size, Symbol, atoms_of, floordiv, of_atom
+from xla_call_module.size_polynomials import (
+    Dim,
+    Iteration,
+    Size,
+    Symbol,
+    atoms_of,
+    floordiv,
+    of_atom,
+)
 
 __all__ = [
     "Batch",

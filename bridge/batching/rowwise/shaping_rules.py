@@ -19,7 +19,7 @@ from bridge.batching.rowwise.row_value import (
     find_rows,
     iteration_of,
 )
-from bridge.core.size_polynomials import Dim, product
+from xla_call_module.size_polynomials import Dim, product
 
 __all__ = ["RULES"]
 

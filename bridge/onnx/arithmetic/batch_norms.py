@@ -7,12 +7,12 @@ from functools import partial
 
 import numpy as np
 
-from bridge.core.size_polynomials import product
+from bridge.graphs import nodes
+from bridge.graphs.values import Value, of_size
 from bridge.onnx.arithmetic.reductions import reduce_along
-from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import Operation, Rule
-from bridge.onnx.graph.values import Value, of_size
+from xla_call_module.size_polynomials import product
 
 __all__ = ["RULES"]
 

@@ -7,14 +7,13 @@ from functools import partial
 
 import numpy as np
 
-from bridge.core.size_polynomials import broadcast, lower_bound
+from bridge.graphs import nodes
+from bridge.graphs.size_arithmetic import compare_sizes, compute_sizes
+from bridge.graphs.values import Value
 from bridge.onnx.arithmetic.bits import NOT_READ, in_total_order
 from bridge.onnx.arithmetic.fusions import fuse_difference, fuse_product, fuse_sum
 from bridge.onnx.arithmetic.reductions import is_identity
-from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.nodes import fits_in_32_bits
-from bridge.onnx.graph.size_arithmetic import compare_sizes, compute_sizes
 from bridge.onnx.graph.stablehlo_operation import (
     Emit,
     NarrowResults,
@@ -22,7 +21,8 @@ from bridge.onnx.graph.stablehlo_operation import (
     Rule,
     identity,
 )
-from bridge.onnx.graph.values import Value
+from bridge.onnx.graph.wide_integers import fits_in_32_bits
+from xla_call_module.size_polynomials import broadcast, lower_bound
 from xla_call_module.stablehlo.attributes import comparison_direction
 
 __all__ = ["RULES", "tan"]

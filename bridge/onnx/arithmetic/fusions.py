@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.size_polynomials import Shape
-from bridge.onnx.graph import layouts
-from bridge.onnx.graph.folding import MAX_BYTES
-from bridge.onnx.graph.graph_builder import Graph, Node
+from bridge.graphs import layouts
+from bridge.graphs.folding import ELEMENTWISE, MAX_BYTES, OF_NUMBERS
+from bridge.graphs.tensor_graph import Node
+from bridge.graphs.values import Value, constant_array
+from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.onnx_runtime import GELU_OPSET, has_kernel
-from bridge.onnx.graph.values import Value, constant_array
 from xla_call_module.dtypes import Array
+from xla_call_module.size_polynomials import Shape
 
 __all__ = ["Reduction", "fuse_difference", "fuse_product", "fuse_quotient", "fuse_sum"]
 
@@ -337,18 +338,10 @@ _TOLERANCE_OF_SUM = (0.0, 3e-7)
 
 _Compute = Callable[..., Any]
 _COMPUTE: Mapping[str, _Compute] = {
-    "Abs": np.abs,
-    "Add": np.add,
+    **ELEMENTWISE,
+    **OF_NUMBERS,
     "Div": np.divide,
     "Erf": np.vectorize(math.erf, otypes=[np.float64]),
-    "Exp": np.exp,
-    "Greater": np.greater,
-    "Less": np.less,
-    "Mul": np.multiply,
-    "Neg": np.negative,
-    "Reciprocal": np.reciprocal,
-    "Sub": np.subtract,
-    "Where": np.where,
 }
 
 

@@ -13,9 +13,10 @@ from functools import partial
 import numpy as np
 
 from bridge.core.narrow_types import NarrowFloat, NarrowInteger, NarrowType
+from bridge.graphs import nodes
+from bridge.graphs.values import Value
 from bridge.onnx.arithmetic.bits import count_up_to, is_negative, join_integers, split_integers
 from bridge.onnx.arithmetic.reductions import reducer_of
-from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import (
     NarrowResults,
@@ -24,7 +25,6 @@ from bridge.onnx.graph.stablehlo_operation import (
     Rule,
     type_of,
 )
-from bridge.onnx.graph.values import Value
 from xla_call_module.dtypes import Array
 
 __all__ = ["emit_narrow", "has_narrow_types"]

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.size_polynomials import Shape, lower_bound, product
+from bridge.graphs import layouts, nodes
+from bridge.graphs.values import Value, constant_array, of_array
 from bridge.onnx.arithmetic.fusions import Reduction
-from bridge.onnx.graph import layouts, nodes
 from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.loop_nodes import loop
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
-from bridge.onnx.graph.values import Value, constant_array, of_array
 from xla_call_module.dtypes import Array
+from xla_call_module.size_polynomials import Shape, lower_bound, product
 from xla_call_module.stablehlo.combiners import (
     Trial,
     combiner_of,
@@ -317,7 +318,7 @@ def _reduce_in_order(
         reduced = region.apply(body, [*before, *rows])
         return [value.broadcast_to(starts[0].shape) for value in reduced]
 
-    return nodes.loop(graph, lines[0].shape[0], starts, step)
+    return loop(graph, lines[0].shape[0], starts, step)
 
 
 def _combine_neighbours(

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bridge.core.size_polynomials import Dim, Shape, product
+from bridge.graphs import nodes
+from bridge.graphs.values import Value, of_size
 from bridge.onnx.arithmetic.reductions import reducer_of
 from bridge.onnx.arrays.slicing import start_vectors
-from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.loop_nodes import loop
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
-from bridge.onnx.graph.values import Value, of_size
+from xla_call_module.size_polynomials import Dim, Shape, product
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
 __all__ = ["RULES"]
@@ -311,7 +312,7 @@ def _update_in_order(
             for matrix, row in zip(carried, rows, strict=True)
         ]
 
-    return nodes.loop(graph, index.shape[0], matrices, step)
+    return loop(graph, index.shape[0], matrices, step)
 
 
 RULES = {

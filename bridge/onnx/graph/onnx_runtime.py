@@ -103,7 +103,9 @@ class Deviation:
 
 
 DEVIATIONS = (
-    Deviation("Max Min Sign", "of several int64 only the low halves are compared", "graph.nodes"),
+    Deviation(
+        "Max Min Sign", "of several int64 only the low halves are compared", "graph.wide_integers"
+    ),
     Deviation("Sign", "0 for -0, and for NaN in float16", "arithmetic.elementwise"),
     Deviation(
         "Where",

@@ -12,10 +12,11 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, helper
 
-from bridge.core.size_polynomials import Dim, Element, Measured, atoms_of
-from bridge.onnx.graph.graph_builder import Graph, Node
+from bridge.graphs.tensor_graph import Node
+from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.kernels import elem_type
 from xla_call_module.dtypes import Array
+from xla_call_module.size_polynomials import Dim, Element, Measured, atoms_of
 
 __all__ = ["to_graph", "to_tensor"]
 

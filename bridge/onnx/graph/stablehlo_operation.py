@@ -12,12 +12,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from bridge.core.narrow_types import NARROW_TYPES, NarrowType
-from bridge.core.size_polynomials import Dim, Element, is_static, numbers_of, of_atom
+from bridge.graphs.values import Value, contents_of
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.kernels import dtype_of
-from bridge.onnx.graph.values import Value, contents_of
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import UnsupportedError
+from xla_call_module.size_polynomials import Dim, Element, is_static, numbers_of, of_atom
 from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.modules import tensor_type
 from xla_call_module.stablehlo.walking import describe_operation, regions_of

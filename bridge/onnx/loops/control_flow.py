@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.size_polynomials import Dim, Iteration, Shape, lower_bound, maximum, of_atom
-from bridge.onnx.graph import nodes
-from bridge.onnx.graph.graph_builder import Graph, Node
+from bridge.graphs import nodes
+from bridge.graphs.tensor_graph import Node
+from bridge.graphs.values import Value, contents_of, of_size, of_sizes
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.loop_nodes import loop_body
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
-from bridge.onnx.graph.values import Value, contents_of, of_size, of_sizes
+from xla_call_module.size_polynomials import Dim, Iteration, Shape, lower_bound, maximum, of_atom
 from xla_call_module.stablehlo.modules import read_counter, splat
 
 __all__ = ["RULES", "Row", "Written"]
@@ -222,7 +224,7 @@ class _Loop:
 def _begin(
     graph: Graph, inits: Sequence[Value], fixed: Mapping[int, Value], counter: _Counter | None
 ) -> _Loop:
-    body, number, goes_on = nodes.loop_body(graph)
+    body, number, goes_on = loop_body(graph)
     arguments, carried = [], []
     for index, init in enumerate(inits):
         if index in fixed:

@@ -8,14 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bridge.core.size_polynomials import Dim, floordiv, is_static, lower_bound, numbers_of, product
+from bridge.graphs import layouts, nodes
+from bridge.graphs.values import Value
 from bridge.onnx.arrays.slicing import pad
-from bridge.onnx.graph import layouts, nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.onnx_runtime import CONV_MAX_SPATIAL_DIMENSIONS
 from bridge.onnx.graph.stablehlo_operation import Operation, Rule
-from bridge.onnx.graph.values import Value
 from bridge.onnx.windows.windows import count_windows
+from xla_call_module.size_polynomials import (
+    Dim,
+    floordiv,
+    is_static,
+    lower_bound,
+    numbers_of,
+    product,
+)
 from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
 from xla_call_module.stablehlo.walking import CONVOLUTION_ATTRIBUTES
 

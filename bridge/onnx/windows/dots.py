@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.size_polynomials import Dim, product
-from bridge.onnx.graph import layouts, nodes
+from bridge.graphs import layouts, nodes
+from bridge.graphs.values import Value
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import Operation, Rule
-from bridge.onnx.graph.values import Value
+from xla_call_module.size_polynomials import Dim, product
 
 __all__ = ["RULES"]
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.size_polynomials import Dim, floordiv, is_static, numbers_of, product
+from bridge.graphs import layouts, nodes
+from bridge.graphs.values import Value, of_array, of_sizes
 from bridge.onnx.arithmetic.reductions import (
     REDUCERS,
     depends_on_order,
@@ -23,10 +24,10 @@ from bridge.onnx.arithmetic.reductions import (
     reducer_of,
 )
 from bridge.onnx.arrays.slicing import pad
-from bridge.onnx.graph import layouts, nodes
 from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.loop_nodes import loop
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
-from bridge.onnx.graph.values import Value, of_array, of_sizes
+from xla_call_module.size_polynomials import Dim, floordiv, is_static, numbers_of, product
 from xla_call_module.stablehlo.combiners import identity_of
 from xla_call_module.stablehlo.walking import WINDOW_ATTRIBUTES
 
@@ -444,7 +445,7 @@ def _reduce_so_far(
         return [body.expand(value.broadcast_to(shape)) for value in combined] * 2
 
     inits = [nodes.broadcast_in_dim(graph, start, [], shape) for start in starts]
-    made = nodes.loop(graph, size, inits, step, row_shape=shape)
+    made = loop(graph, size, inits, step, row_shape=shape)
     results = []
     for reduced in made[len(values) :]:
         ordered = nodes.reverse(graph, reduced, [0]) if reverse else reduced
@@ -478,7 +479,7 @@ def _combine_neighbours(
         parts = [body.node("Slice", [line, start, end, *moves], shape=shape) for line in lines]
         return [reduced.broadcast_to(shape) for reduced in region.apply(body, [*before, *parts])]
 
-    return nodes.loop(graph, size - 1, firsts, step)
+    return loop(graph, size - 1, firsts, step)
 
 
 def _select_and_scatter(graph: Graph, op: Operation) -> Value:

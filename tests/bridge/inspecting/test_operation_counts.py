@@ -12,7 +12,7 @@ from jax import export, lax
 
 import bridge
 from bridge.cli.main import main
-from bridge.inspecting.operation_counts import operation_lines
+from bridge.inspecting.report_facts import operation_lines
 
 
 def _function(x, kernel):

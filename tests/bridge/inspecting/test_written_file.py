@@ -15,7 +15,7 @@ import tensorflow as tf
 import bridge
 import bridge.serving
 from bridge.cli.main import main
-from bridge.inspecting.report_facts import size
+from bridge.inspecting.wording import size
 from bridge.inspecting.written_file import WrittenFile
 
 PARAMS = {"w": np.ones((3, 2), np.float32), "b": np.zeros(2, np.float32)}

@@ -286,3 +286,14 @@ def test_eigenvectors_which_tensorflow_does_not_compute():
     lifted = bridge.to_jax(export.export(jax.jit(jnp.linalg.eig))(x))
     for result, expected in zip(lifted(x), jax.jit(jnp.linalg.eig)(x), strict=True):
         np.testing.assert_array_equal(result, expected)
+
+
+def test_calls_that_jax_wrote_before_its_typed_ones_are_refused_by_name():
+    """Their options are among the operands, such as `uplo` in the first one here."""
+    module = """func.func public @main(%a: tensor<3x3xf64>) -> tensor<3x3xf64> {
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %f:2 = stablehlo.custom_call @lapack_dpotrf(%one, %one, %one, %a) {api_version = 2 : i32} :
+        (tensor<i32>, tensor<i32>, tensor<i32>, tensor<3x3xf64>) -> (tensor<3x3xf64>, tensor<i32>)
+      return %f#0 : tensor<3x3xf64> }"""
+    with pytest.raises(UnsupportedError, match="no operation for the custom call of lapack_dpotrf"):
+        bridge.to_jax(module)(positive(3, 3))

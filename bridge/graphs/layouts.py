@@ -1,4 +1,4 @@
-"""The layout of images: JAX has the features last as a rule, ONNX behind the batch.
+"""The layout of images: JAX has the features last as a rule, many formats behind the batch.
 
 What a convolution puts out is turned back into the order of the program, and what follows is
 computed before that: so between two convolutions nothing is turned at all.
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bridge.core.size_polynomials import Shape
-from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.values import Value
+from bridge.graphs.tensor_graph import TensorGraph
+from bridge.graphs.values import Value
+from xla_call_module.size_polynomials import Shape
 
 __all__ = [
     "Transposed",
@@ -35,7 +35,7 @@ class Transposed:
     order: tuple[int, ...]
 
 
-def transpose(graph: Graph, value: Value, order: Sequence[int]) -> Value:
+def transpose(graph: TensorGraph, value: Value, order: Sequence[int]) -> Value:
     """The value with its dimensions in another order, which is done as late as possible."""
     inner, steps = value, tuple(order)
     if (fact := transposition_of(graph, value)) is not None:
@@ -48,14 +48,14 @@ def transpose(graph: Graph, value: Value, order: Sequence[int]) -> Value:
     return made
 
 
-def transposition_of(graph: Graph, value: Value) -> Transposed | None:
+def transposition_of(graph: TensorGraph, value: Value) -> Transposed | None:
     """Return the fact of a value that `transpose` made; None for any other."""
     fact = graph.recall(value.name) if value.name and value.is_expanded else None
     return fact if isinstance(fact, Transposed) else None
 
 
 def untransposed_operands(
-    graph: Graph, values: Sequence[Value]
+    graph: TensorGraph, values: Sequence[Value]
 ) -> tuple[list[Value], tuple[int, ...]] | None:
     """The operands of an elementwise operation before they were turned, and how they were.
 
@@ -73,7 +73,9 @@ def untransposed_operands(
     return [_before(graph, value, fact, order) for value, fact in pairs], order
 
 
-def _before(graph: Graph, value: Value, fact: Transposed | None, order: Sequence[int]) -> Value:
+def _before(
+    graph: TensorGraph, value: Value, fact: Transposed | None, order: Sequence[int]
+) -> Value:
     if fact is not None:
         return fact.value
     behind = len(order) - 1 - order[-1]
@@ -83,7 +85,9 @@ def _before(graph: Graph, value: Value, fact: Transposed | None, order: Sequence
     return graph.node("Unsqueeze", [value, graph.vector(range(1, 1 + behind))], shape=unbroadcast)
 
 
-def untransposed_axes(graph: Graph, value: Value, axes: Sequence[int]) -> tuple[Value, list[int]]:
+def untransposed_axes(
+    graph: TensorGraph, value: Value, axes: Sequence[int]
+) -> tuple[Value, list[int]]:
     """Return the value before its transposition, and the axes, where the others stay in order."""
     fact = transposition_of(graph, value)
     if fact is None:

@@ -6,13 +6,10 @@ with an arithmetic that is exact and knows few simplifications.
 
 from __future__ import annotations
 
-import ast
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-from xla_call_module.errors import StructureError
 
 __all__ = [
     "Atom",
@@ -36,7 +33,6 @@ __all__ = [
     "mod",
     "numbers_of",
     "of_atom",
-    "parse_size",
     "product",
     "remainder",
     "symbol",
@@ -398,52 +394,3 @@ def atoms_of(dim: Dim) -> Iterable[Atom]:
                 if isinstance(atom, Function):
                     yield from atoms_of(atom.left)
                     yield from atoms_of(atom.right)
-
-
-def parse_size(text: int | str) -> Dim:
-    """Return the size that `jax.export` writes as a text.
-
-    Raises:
-        StructureError: it is none.
-
-    >>> parse_size("2*b") == 2 * symbol("b"), parse_size("mod(7, 4)")
-    (True, 3)
-    """
-    if isinstance(text, int):
-        return text
-    try:
-        return _of_syntax(ast.parse(text.replace("^", "**"), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise StructureError(
-            f"{text[:80]!r} is no dimension expression of jax.export. To do: write it as 2*b+1, or "
-            "mod(b, 2)."
-        ) from error
-
-
-_FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
-    "floordiv": floordiv,
-    "mod": mod,
-    "max": maximum,
-    "min": minimum,
-}
-
-
-def _of_syntax(node: ast.expr) -> Dim:
-    match node:
-        case ast.Constant(int(number)):
-            return number
-        case ast.Name(name):
-            return symbol(name)
-        case ast.UnaryOp(ast.USub(), operand):
-            return _of_syntax(operand) * -1
-        case ast.BinOp(left, ast.Add(), right):
-            return _of_syntax(left) + _of_syntax(right)
-        case ast.BinOp(left, ast.Sub(), right):
-            return _of_syntax(left) - _of_syntax(right)
-        case ast.BinOp(left, ast.Mult(), right):
-            return _of_syntax(left) * _of_syntax(right)
-        case ast.BinOp(left, ast.Pow(), ast.Constant(int(exponent))) if 0 <= exponent <= 64:
-            return product([_of_syntax(left)] * exponent)
-        case ast.Call(ast.Name(name), [left, right]) if name in _FUNCTIONS:
-            return _FUNCTIONS[name](_of_syntax(left), _of_syntax(right))
-    raise ValueError(ast.unparse(node))

@@ -1,17 +1,21 @@
-"""ONNX operations that many rules need, with the shapes of their results.
+"""Operations that the rules of many formats need, with the shapes of their results.
 
 Each takes values as they are and broadcasts them where the operation does not do so by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from bridge.core.size_polynomials import (
+from bridge.graphs import layouts
+from bridge.graphs.folding import MAX_COUNTED
+from bridge.graphs.tensor_graph import TensorGraph
+from bridge.graphs.values import Value, constant_array, of_array, of_size
+from xla_call_module.dtypes import Array
+from xla_call_module.size_polynomials import (
     Dim,
     Shape,
     Size,
@@ -20,14 +24,10 @@ from bridge.core.size_polynomials import (
     is_static,
     lower_bound,
 )
-from bridge.onnx.graph import layouts
-from bridge.onnx.graph.folding import MAX_COUNTED
-from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.values import Value, constant_array, of_array, of_size
-from xla_call_module.dtypes import Array
 
 __all__ = [
     "broadcast_in_dim",
+    "broadcasting",
     "cast",
     "concat",
     "constant",
@@ -35,11 +35,8 @@ __all__ = [
     "count_up",
     "elementwise",
     "expand_dims",
-    "fits_in_32_bits",
     "gather",
     "look_up",
-    "loop",
-    "loop_body",
     "reshape",
     "reverse",
     "slice_",
@@ -50,8 +47,6 @@ __all__ = [
 ]
 
 
-_NARROW = frozenset({"bool", "int8", "int16", "int32", "uint8", "uint16"})
-_EXTREMES = {"Max": "Greater", "Min": "Less"}
 _NEUTRAL = {"Add": 0, "Div": 1, "Mul": 1, "Sub": 0}
 # Those whose results are truth values.
 _PREDICATES = frozenset({
@@ -73,7 +68,7 @@ def constant_like(value: Value, number: Any) -> Value:
     return constant(number, value.dtype)
 
 
-def count_up(graph: Graph, size: Dim, *, is_constant: bool = True) -> Value:
+def count_up(graph: TensorGraph, size: Dim, *, is_constant: bool = True) -> Value:
     """Return 0, 1, 2, … as int64, as a constant where they are few and may be one."""
     if is_constant and isinstance(size, int) and size <= MAX_COUNTED:
         return of_array(np.arange(size))
@@ -81,68 +76,28 @@ def count_up(graph: Graph, size: Dim, *, is_constant: bool = True) -> Value:
     return graph.node("Range", ends, shape=(size,))
 
 
-def loop(
-    graph: Graph,
-    size: Dim,
-    inits: Sequence[Value],
-    step: Callable[[Graph, Value, list[Value]], Sequence[Value]],
-    row_shape: Shape | None = None,
-) -> list[Value]:
-    """Return the carried values behind a Loop, then the rows that its iterations return, if any.
-
-    Args:
-        graph: the graph that the operations are added to.
-        size: the number of iterations.
-        inits: the carried values before the first iteration.
-        step: a function of the graph of the body, the iteration number and the carried values. It
-            returns their next values, and then as many rows of their dtypes if there are rows.
-        row_shape: the shape of a row; None where there are none.
-    """
-    body, number, goes_on = loop_body(graph)
-    carried = [body.add_input(body.unique("carried"), init.dtype, init.shape) for init in inits]
-    body.add_result(goes_on)
-    for value in step(body, number, carried):
-        body.add_result(value)
-    shapes = [init.shape for init in inits]
-    if row_shape is not None:
-        shapes += [(size, *row_shape)] * len(inits)
-    kinds = [(shape, inits[place % len(inits)].dtype) for place, shape in enumerate(shapes)]
-    inputs = [of_size(size), constant(True, bool), *inits]
-    return graph.nodes_of("Loop", [graph.expand(value) for value in inputs], kinds, body=body)
-
-
-def loop_body(graph: Graph) -> tuple[Graph, Value, Value]:
-    """The graph of a Loop in this one, the number of the round, and the flag that says go on."""
-    body = graph.body()
-    number = body.add_input(body.unique("round"), np.dtype(np.int64), ())
-    return body, number, body.add_input(body.unique("goes_on"), np.dtype(bool), ())
-
-
-def cast(graph: Graph, value: Value, dtype: Any) -> Value:
+def cast(graph: TensorGraph, value: Value, dtype: Any) -> Value:
     """Convert values that both dtypes have, and integers modulo the narrower dtype."""
-    made = graph.cast(value, np.dtype(dtype))
-    if value.dtype.name in _NARROW and made.dtype == np.int64 and made.array is None:
-        _remember_narrow(graph, made)
-    return made
+    return graph.cast(value, np.dtype(dtype))
 
 
-def elementwise(graph: Graph, op_type: str, *operands: Operand, **attributes: Any) -> Value:
+def elementwise(graph: TensorGraph, op_type: str, *operands: Operand, **attributes: Any) -> Value:
     """An operation that broadcasts its operands as NumPy does; what can wait is not broadcast.
 
     Args:
         graph: the graph that the operations are added to.
-        op_type: the ONNX operation, such as `Add`. Its result is of the operands' dtype, or `bool`.
+        op_type: the operation, such as `Add`. Its result is of the operands' dtype, or `bool`.
         operands: the operands: values of one dtype, one at least, and numbers.
         attributes: the attributes of the operation.
     """
     own = next(value.dtype for value in operands if isinstance(value, Value))
     values = [v if isinstance(v, Value) else constant(v, own) for v in operands]
     kind = np.dtype(bool) if op_type in _PREDICATES else own
-    if op_type in _EXTREMES and kind == np.int64:
-        return _extreme_of_wide(graph, op_type, *values)
+    if (composed := graph.compose(op_type, values)) is not None:
+        return composed
     if (kept := _unchanged(op_type, values)) is not None:
         return kept.broadcast_to(broadcast([value.shape for value in values]))
-    return _elementwise(graph, op_type, values, kind, attributes)
+    return broadcasting(graph, op_type, values, kind, attributes)
 
 
 def _unchanged(op_type: str, values: Sequence[Value]) -> Value | None:
@@ -167,26 +122,14 @@ def _is_neutral(op_type: str, value: Value) -> bool:
     return not is_signed_zero or bool(np.signbit(np.float64(number))) == (op_type == "Add")
 
 
-def _extreme_of_wide(graph: Graph, op_type: str, left: Value, right: Value) -> Value:
-    """Return Max or Min of int64, by Where unless the runtime compares all bits."""
-    values = (left, right)
-    is_narrow = all(fits_in_32_bits(graph, value) for value in values)
-    if not is_narrow and any(dim != 1 for value in values for dim in value.unbroadcast_shape):
-        condition = elementwise(graph, _EXTREMES[op_type], left, right)
-        return where(graph, condition, *values)
-    made = _elementwise(graph, op_type, values, left.dtype, {})
-    if is_narrow and made.array is None:
-        _remember_narrow(graph, made)
-    return made
-
-
-def _elementwise(
-    graph: Graph,
+def broadcasting(
+    graph: TensorGraph,
     op_type: str,
     values: Sequence[Value],
     kind: np.dtype[Any],
     attributes: Mapping[str, Any],
 ) -> Value:
+    """Return an elementwise operation of values, computed before they were transposed."""
     if (untransposed := layouts.untransposed_operands(graph, values)) is not None:
         before, order = untransposed
         shape = broadcast([value.shape for value in before])
@@ -197,18 +140,18 @@ def _elementwise(
     return made.broadcast_to(broadcast([value.shape for value in values]))
 
 
-def where(graph: Graph, condition: Value, true: Operand, false: Operand) -> Value:
+def where(graph: TensorGraph, condition: Value, true: Operand, false: Operand) -> Value:
     """Return elements of one value or of another one; a number is one of the other one's dtype."""
     own = next(value.dtype for value in (true, false) if isinstance(value, Value))
     one, other = (v if isinstance(v, Value) else constant(v, own) for v in (true, false))
     if condition.scalar is not None:
         shape = broadcast([value.shape for value in (condition, one, other)])
         return (one if condition.scalar else other).broadcast_to(shape)
-    return _elementwise(graph, "Where", (condition, one, other), own, {})
+    return broadcasting(graph, "Where", (condition, one, other), own, {})
 
 
 def broadcast_in_dim(
-    graph: Graph, value: Value, axes: Sequence[int], shape: Sequence[Dim]
+    graph: TensorGraph, value: Value, axes: Sequence[int], shape: Sequence[Dim]
 ) -> Value:
     """The value with its dimensions at some axes of a larger shape, repeated along the others."""
     order = sorted(range(len(axes)), key=axes.__getitem__)
@@ -226,7 +169,7 @@ def broadcast_in_dim(
     return value.broadcast_to(tuple(shape))
 
 
-def expand_dims(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
+def expand_dims(graph: TensorGraph, value: Value, axes: Sequence[int]) -> Value:
     """The value with new dimensions of size 1 at some axes of the result."""
     rank = value.rank + len(axes)
     positive = [axis % rank for axis in axes]
@@ -237,7 +180,7 @@ def expand_dims(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
     )
 
 
-def squeeze(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
+def squeeze(graph: TensorGraph, value: Value, axes: Sequence[int]) -> Value:
     """The value without some dimensions of size 1."""
     if not axes:
         return value
@@ -246,7 +189,7 @@ def squeeze(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
     return reshape(graph, value, shape)
 
 
-def reshape(graph: Graph, value: Value, shape: Sequence[Dim]) -> Value:
+def reshape(graph: TensorGraph, value: Value, shape: Sequence[Dim]) -> Value:
     """The same elements in another shape."""
     new = tuple(shape)
     if value.shape == new:
@@ -276,7 +219,7 @@ def _is_padded(shape: Shape, unbroadcast: Shape) -> bool:
     return new >= 0 and shape[new:] == unbroadcast and all(dim == 1 for dim in shape[:new])
 
 
-def _reshaped(graph: Graph, value: Value, old: Shape, new: Shape) -> Value:
+def _reshaped(graph: TensorGraph, value: Value, old: Shape, new: Shape) -> Value:
     """Return Reshape, in which 0 is a size that stays, and -1 one that follows from the others.
 
     Where a size may be 0 itself, neither is said if it would be read in another way.
@@ -302,7 +245,7 @@ def _abridged(old: Shape, new: Shape) -> list[Dim]:
     return dims
 
 
-def transpose(graph: Graph, value: Value, order: Sequence[int]) -> Value:
+def transpose(graph: TensorGraph, value: Value, order: Sequence[int]) -> Value:
     """The value with its dimensions in another order."""
     if list(order) == list(range(value.rank)):
         return value
@@ -319,7 +262,7 @@ def transpose(graph: Graph, value: Value, order: Sequence[int]) -> Value:
     return made.broadcast_to(shape)
 
 
-def concat(graph: Graph, values: Sequence[Value], axis: int) -> Value:
+def concat(graph: TensorGraph, values: Sequence[Value], axis: int) -> Value:
     """The values one after another along an axis."""
     values = [value for value in values if value.shape[axis] != 0] or values[:1]
     values = [graph.expand(value) for value in values]
@@ -339,7 +282,7 @@ def concat(graph: Graph, values: Sequence[Value], axis: int) -> Value:
 
 
 def slice_(
-    graph: Graph,
+    graph: TensorGraph,
     value: Value,
     starts: Sequence[Dim],
     limits: Sequence[Dim],
@@ -375,13 +318,13 @@ def slice_(
 
 
 def slice_along(
-    graph: Graph, value: Value, axis: int, start: Dim, limit: Dim, stride: int = 1
+    graph: TensorGraph, value: Value, axis: int, start: Dim, limit: Dim, stride: int = 1
 ) -> Value:
     """Return the elements from `start` up to `limit`, every `stride`-th, along one axis."""
     return slice_(graph, value, [start], [limit], [stride], axes=[axis])
 
 
-def reverse(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
+def reverse(graph: TensorGraph, value: Value, axes: Sequence[int]) -> Value:
     """The value with the elements along some dimensions from the last to the first."""
     missing = value.rank - len(value.unbroadcast_shape)
     reversed_axes = [axis - missing for axis in axes if axis >= missing]
@@ -393,62 +336,14 @@ def reverse(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
     return made.broadcast_to(value.shape)
 
 
-def look_up(graph: Graph, table: Array, index: Value) -> Value:
+def look_up(graph: TensorGraph, table: Array, index: Value) -> Value:
     """The elements of a table at the indices in a value, which are in bounds."""
     inputs, shape = [constant_array(table), index], index.unbroadcast_shape
     return graph.node("Gather", inputs, shape=shape, axis=0).broadcast_to(index.shape)
 
 
-def gather(graph: Graph, value: Value, indices: Value, axis: int) -> Value:
+def gather(graph: TensorGraph, value: Value, indices: Value, axis: int) -> Value:
     """Return slices along an axis at indices that are in bounds."""
     value, indices = graph.expand(value), graph.expand(indices)
     shape = (*value.shape[:axis], *indices.shape, *value.shape[axis + 1 :])
     return graph.node("Gather", [value, indices], shape=shape, axis=axis)
-
-
-_INT32 = np.iinfo(np.int32)
-# What only moves the elements of its first input, or of all of them; and what counts elements.
-_MOVING_OPERATIONS = frozenset(
-    {"Expand", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
-)
-_COUNTING_OPERATIONS = frozenset({"ArgMax", "ArgMin", "NonZero", "Range", "Shape"})
-
-
-@dataclass(frozen=True, slots=True)
-class _FitsIn32Bits:
-    """The mark of a value whose elements all fit in 32 bits."""
-
-
-def _remember_narrow(graph: Graph, value: Value) -> None:
-    """Keep that all elements of a value fit in 32 bits."""
-    if graph.recall(value.name) is None:
-        graph.remember(value, _FitsIn32Bits())
-
-
-def fits_in_32_bits(graph: Graph, value: Value) -> bool:
-    """Return whether all elements of a value are known to fit in 32 bits."""
-    if value.array is not None:
-        return _all_fit_in_32_bits(value.array)
-    if value.sizes is not None:  # those of arrays do
-        return all(_INT32.min <= dim <= _INT32.max for dim in value.sizes if isinstance(dim, int))
-    return _node_fits_in_32_bits(graph, value.name)
-
-
-def _node_fits_in_32_bits(graph: Graph, name: str) -> bool:
-    if isinstance(graph.recall(name), _FitsIn32Bits):
-        return True
-    constant = graph.constant(name)
-    if constant is not None:
-        return _all_fit_in_32_bits(constant)
-    node = graph.source(name)
-    if node is None:
-        return False
-    if node.op_type == "Concat":
-        return all(_node_fits_in_32_bits(graph, part) for part in node.inputs)
-    return node.op_type in _COUNTING_OPERATIONS or (
-        node.op_type in _MOVING_OPERATIONS and _node_fits_in_32_bits(graph, node.inputs[0])
-    )
-
-
-def _all_fit_in_32_bits(array: Array) -> bool:
-    return bool(((array >= _INT32.min) & (array <= _INT32.max)).all())

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.size_polynomials import Dim, Shape, is_static, numbers_of, product
 from xla_call_module.dtypes import Array
+from xla_call_module.size_polynomials import Dim, Shape, is_static, numbers_of, product
 
 __all__ = ["Value", "constant_array", "contents_of", "of_array", "of_size", "of_sizes"]
 

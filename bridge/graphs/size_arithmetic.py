@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.size_polynomials import (
+from bridge.graphs.values import Value, contents_of, of_array, of_sizes
+from xla_call_module.size_polynomials import (
     Dim,
     Iteration,
     Size,
@@ -23,7 +24,6 @@ from bridge.core.size_polynomials import (
     minimum,
     remainder,
 )
-from bridge.onnx.graph.values import Value, contents_of, of_array, of_sizes
 
 __all__ = ["compare_sizes", "compute_sizes", "may_wrap"]
 

@@ -1,7 +1,7 @@
-"""ONNX operations of constants, computed at once.
+"""Operations of constants, computed at once.
 
 Only those whose results are the same in every runtime, and no larger than what they are made of;
-and functions of one number, so that no quotient of 1 is left to the runtime (`Graph.nodes_of`).
+and functions of one number, so that no quotient of 1 is left to the runtime.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from xla_call_module.dtypes import Array
 
-__all__ = ["MAX_BYTES", "MAX_COUNTED", "fold"]
+__all__ = ["ELEMENTWISE", "MAX_BYTES", "MAX_COUNTED", "OF_NUMBERS", "fold"]
 
 MAX_BYTES = 1 << 25  # of the operands of an operation that is computed here
 MAX_COUNTED = 1 << 20  # numbers 0, 1, 2, … that are written down; more are counted by the model
@@ -114,7 +114,7 @@ def _of_axes(function: Callable[..., Any]) -> Callable[[list[Array], _Attributes
 
 
 # The function of NumPy that gives the same numbers as an operation, element by element.
-_ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
+ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
     "Abs": np.abs, "Add": np.add, "And": np.logical_and, "BitwiseAnd": np.bitwise_and,
     "BitwiseNot": np.bitwise_not, "BitwiseOr": np.bitwise_or, "BitwiseXor": np.bitwise_xor,
     "Ceil": np.ceil, "Equal": np.equal, "Floor": np.floor, "Greater": np.greater,
@@ -124,12 +124,12 @@ _ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
     "Sub": np.subtract, "Where": np.where, "Xor": np.logical_xor,
 }  # fmt: skip
 # The same of single numbers, which runtimes may round in another way.
-_OF_NUMBERS: Mapping[str, Callable[..., Any]] = {
+OF_NUMBERS: Mapping[str, Callable[..., Any]] = {
     "Cos": np.cos, "Exp": np.exp, "Log": np.log, "Pow": np.power, "Sin": np.sin, "Tanh": np.tanh,
 }  # fmt: skip
 _FOLDS: Mapping[str, Callable[[list[Array], _Attributes], Any]] = {
-    **{name: _elementwise(function) for name, function in _ELEMENTWISE.items()},
-    **{name: _of_numbers(function) for name, function in _OF_NUMBERS.items()},
+    **{name: _elementwise(function) for name, function in ELEMENTWISE.items()},
+    **{name: _of_numbers(function) for name, function in OF_NUMBERS.items()},
     "Cast": lambda arrays, attributes: arrays[0].astype(attributes["to"]),
     "Concat": lambda arrays, attributes: np.concatenate(arrays, attributes["axis"]),
     "Div": _divide,

@@ -1,0 +1,51 @@
+"""ONNX's Loop, as rules write it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from bridge.graphs.nodes import constant
+from bridge.graphs.values import Value, of_size
+from bridge.onnx.graph.graph_builder import Graph
+from xla_call_module.size_polynomials import Dim, Shape
+
+__all__ = ["loop", "loop_body"]
+
+
+def loop(
+    graph: Graph,
+    size: Dim,
+    inits: Sequence[Value],
+    step: Callable[[Graph, Value, list[Value]], Sequence[Value]],
+    row_shape: Shape | None = None,
+) -> list[Value]:
+    """Return the carried values behind a Loop, then the rows that its iterations return, if any.
+
+    Args:
+        graph: the graph that the operations are added to.
+        size: the number of iterations.
+        inits: the carried values before the first iteration.
+        step: a function of the graph of the body, the iteration number and the carried values. It
+            returns their next values, and then as many rows of their dtypes if there are rows.
+        row_shape: the shape of a row; None where there are none.
+    """
+    body, number, goes_on = loop_body(graph)
+    carried = [body.add_input(body.unique("carried"), init.dtype, init.shape) for init in inits]
+    body.add_result(goes_on)
+    for value in step(body, number, carried):
+        body.add_result(value)
+    shapes = [init.shape for init in inits]
+    if row_shape is not None:
+        shapes += [(size, *row_shape)] * len(inits)
+    kinds = [(shape, inits[place % len(inits)].dtype) for place, shape in enumerate(shapes)]
+    inputs = [of_size(size), constant(True, bool), *inits]
+    return graph.nodes_of("Loop", [graph.expand(value) for value in inputs], kinds, body=body)
+
+
+def loop_body(graph: Graph) -> tuple[Graph, Value, Value]:
+    """The graph of a Loop in this one, the number of the round, and the flag that says go on."""
+    body = graph.body()
+    number = body.add_input(body.unique("round"), np.dtype(np.int64), ())
+    return body, number, body.add_input(body.unique("goes_on"), np.dtype(bool), ())
