@@ -122,6 +122,7 @@ def lower(
             refuse_misread_sizes(traced, module)
         _remove_copies(module)
         to_custom_calls(module)
+        split_tuples(module)
         compose_custom_calls(module)  # which JAX does not export
         return _splice(module, traced, results, ())
 
