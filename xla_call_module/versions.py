@@ -77,6 +77,8 @@ class Feature(enum.Enum):
     SHARDY = "a sharding that only Shardy has"
     # 2.15 and older count the platform index among the arguments that there have to be besides it.
     PLATFORM_INDEX_ALONE = "a function for several platforms that takes nothing"
+    # XlaCallModule takes no module that has dynamic shapes after their refinement, bounds or not.
+    SIZE_OF_DATA = "a size that depends on data"
 
 
 BEFORE_BATCHING_DIMENSIONS: StablehloVersion = (1, 0, 0)
@@ -121,7 +123,9 @@ class Release:
         return min(self.convention, LAST_WITHOUT_SHARDY)
 
 
-_LACKS_2_19 = _HYPERBOLIC | {Feature.SHARDY}
+_LACKS_2_21 = frozenset({Feature.SIZE_OF_DATA})
+_LACKS_2_20 = _LACKS_2_21 | _HYPERBOLIC
+_LACKS_2_19 = _LACKS_2_20 | {Feature.SHARDY}
 _LACKS_2_18 = _LACKS_2_19 | {Feature.DOT_ALGORITHM}
 _LACKS_2_17 = _LACKS_2_18 | {Feature.COMPOSITE, Feature.BATCHING_DIMENSIONS}
 _LACKS_2_15 = _LACKS_2_17 | {
@@ -131,7 +135,7 @@ _LACKS_2_15 = _LACKS_2_17 | {
 # .call_module_maximum_supported_version() and tensorflow.compiler.mlir.stablehlo.stablehlo
 # .get_current_version(). What it lacks is found by running it.
 OLDEST = Release((2, 14), 8, (0, 14, 8), _LACKS_2_15)
-NEWEST = Release((2, 21), 10, (1, 13, 7), reads_newer=True)
+NEWEST = Release((2, 21), 10, (1, 13, 7), _LACKS_2_21, reads_newer=True)
 # What is written for no release in particular keeps the operations that this one runs, as a
 # composite may have a faster form in the consumer than its definition.
 KEPT_FOR_ANY = Release((2, 18), 9, (1, 7, 3), _LACKS_2_18)
@@ -142,7 +146,7 @@ RELEASES = (
     Release((2, 17), 9, (1, 1, 1), _LACKS_2_17),
     KEPT_FOR_ANY,
     Release((2, 19), 9, (1, 9, 1), _LACKS_2_19),
-    Release((2, 20), 10, (1, 12, 1), _HYPERBOLIC, reads_newer=True),
+    Release((2, 20), 10, (1, 12, 1), _LACKS_2_20, reads_newer=True),
     NEWEST,
 )
 

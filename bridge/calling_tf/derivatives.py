@@ -36,7 +36,7 @@ from bridge.calling_tf.differentiability import (
     without_derivative,
 )
 from bridge.calling_tf.embedding import Embedding
-from bridge.calling_tf.graph_inlining import has_loops
+from bridge.calling_tf.graph_inlining import is_differentiated_inline
 from bridge.calling_tf.linear_calls import LinearMap, apply_linear, transposable
 from bridge.calling_tf.results import result_specs
 from bridge.calling_tf.sampled_sizes import is_static
@@ -313,7 +313,7 @@ class CompiledFunction:
             self._traced,
             self._variables,
             self._results,
-            inline_loops=self._runner is None and has_loops(self._traced.concrete),
+            inline_loops=self._runner is None and is_differentiated_inline(self._traced.concrete),
         )
 
     def _tangent_of(self, active: tuple[int, ...]) -> CompiledFunction:

@@ -130,3 +130,30 @@ def test_integers_of_philox_are_those_of_eager_tensorflow():
     seed = np.array([3, 4], np.int32)
     for found, expected in zip(jax.jit(bridge.call_tf(draw))(seed), draw(seed), strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        tf.linalg.inv,
+        tf.linalg.expm,
+        lambda a: tf.linalg.solve(a, a[:, :2] + 1),
+        lambda a: tf.linalg.qr(a[:, :2])[0],
+        lambda a: tf.linalg.qr(a[:2], full_matrices=True)[1],
+    ],
+)
+def test_factorizations_are_batched(function):
+    """XLA's `Qr` has a tuple of results, as TensorFlow compiles it."""
+    matrices = np.random.default_rng(0).normal(size=(2, 3, 3)).astype(np.float32) + 2 * np.eye(3)
+    matrices = matrices.astype(np.float32)
+    called = bridge.call_tf(function)
+    expected = [function(tf.constant(matrix)) for matrix in matrices]
+    np.testing.assert_allclose(jax.vmap(called)(matrices), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_jacobians_of_factorizations_are_jax_s():
+    matrix = np.float32([[3, 1], [0.5, 2]])
+    called = bridge.call_tf(tf.linalg.inv)
+    for jacobian in (jax.jacrev, jax.jacfwd):
+        expected = jacobian(jax.numpy.linalg.inv)(matrix)
+        np.testing.assert_allclose(jacobian(called)(matrix), expected, rtol=1e-4, atol=1e-5)
