@@ -27,6 +27,9 @@ import jax.export
 from hypothesis import HealthCheck, settings
 
 from tests.rounds import shared_folder, tell_of_idle_worker
+from tests.selecting.executed import VARIABLE as RECORDS
+from tests.selecting.recording import Recorder
+from tests.selecting.selection import Selection
 from tests.xla_flags import is_unoptimized, set_unoptimized
 
 # How long a machine that does other things besides takes to draw an example says nothing of a test.
@@ -79,6 +82,13 @@ _TENSORFLOW = re.compile(r"^\s*(import|from) tensorflow\b", re.M)
 _HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 
 
+def pytest_configure(config):
+    """Record the tests where that is wanted, in the processes that run them."""
+    folder = os.environ.get(RECORDS)
+    if folder and (hasattr(config, "workerinput") or config.getoption("dist", "no") == "no"):
+        config.pluginmanager.register(Recorder(folder), "recorder")
+
+
 def pytest_ignore_collect(collection_path):
     """Leave out the files that import TensorFlow where it is not installed."""
     if _HAS_TENSORFLOW or collection_path.suffix != ".py":
@@ -87,7 +97,10 @@ def pytest_ignore_collect(collection_path):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Order the files for the workers, which take one after another: the long ones first."""
+    """Leave out what is not selected, and order the files for the workers, the long ones first."""
+    selection = Selection.read()
+    config.hook.pytest_deselected(items=[i for i in items if not selection.has(i.nodeid)])
+    items[:] = [item for item in items if selection.has(item.nodeid)]
     if not hasattr(config, "workerinput"):
         return
     counts = Counter(item.path for item in items)

@@ -1,0 +1,52 @@
+"""The tests that a run of pytest is told to run, and no others."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+__all__ = ["Selection", "is_named"]
+
+
+def is_named(test: str, names: Iterable[str]) -> bool:
+    """Return whether a test is one of these, or of one of these functions, files or folders."""
+    function = test.partition("[")[0]
+    file = Path(function.partition("::")[0])
+    return not {test, function, str(file), *map(str, file.parents)}.isdisjoint(names)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Names of tests, of functions of tests, of files and of folders.
+
+    Attributes:
+        only: what alone is run; None for everything.
+        without: what is not run.
+    """
+
+    VARIABLE: ClassVar[str] = "TESTS_SELECTION"
+
+    only: frozenset[str] | None = None
+    without: frozenset[str] = frozenset()
+
+    def write(self, path: Path) -> None:
+        """Write it to a file, which the variable names in the processes that are to read it."""
+        only = None if self.only is None else sorted(self.only)
+        path.write_text(json.dumps([only, sorted(self.without)]))
+
+    @classmethod
+    def read(cls) -> Selection:
+        """Return the selection that this process is told."""
+        if cls.VARIABLE not in os.environ:
+            return cls()
+        only, without = json.loads(Path(os.environ[cls.VARIABLE]).read_text())
+        return cls(None if only is None else frozenset(only), frozenset(without))
+
+    def has(self, test: str) -> bool:
+        """Return whether a test is run."""
+        wanted = self.only is None or is_named(test, self.only)
+        return wanted and not is_named(test, self.without)
