@@ -106,7 +106,7 @@ format: $(READY)test  ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 
 clean:  ## Remove the environments and every cache
-	rm -rf $(VENV) .venv-jax .fuzz .matrix .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .venv-jax .fuzz .jax_cache .matrix .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/pyvenv.cfg:

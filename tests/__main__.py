@@ -5,8 +5,8 @@ of what it has traced. Each round has new processes, so that none of them grows 
 begins when one worker alone of the former still runs.
 
 All but the last compile thousands of small programs once each, so LLVM does not optimize in them.
-It does in the last, whose pages and examples show what a user gets, in `make quick`, in
-`make matrix`, and in a call of pytest.
+It does in the last, whose pages and examples show what a user gets, in `make matrix`, and in a call
+of pytest.
 """
 
 from __future__ import annotations
