@@ -99,13 +99,17 @@ def pytest_ignore_collect(collection_path):
 def pytest_collection_modifyitems(config, items):
     """Leave out what is not selected, and order the files for the workers, the long ones first."""
     selection = Selection.read()
-    config.hook.pytest_deselected(items=[i for i in items if not selection.has(i.nodeid)])
-    items[:] = [item for item in items if selection.has(item.nodeid)]
-    if not hasattr(config, "workerinput"):
-        return
-    counts = Counter(item.path for item in items)
-    places = {ROOT / name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: (places.get(item.path, len(LONG)), -counts[item.path], item.path))
+    selected = {name: place for place, name in enumerate(selection.of(i.nodeid for i in items))}
+    config.hook.pytest_deselected(items=[i for i in items if i.nodeid not in selected])
+    items[:] = [item for item in items if item.nodeid in selected]
+    if selection.only is not None:
+        items.sort(key=lambda item: selected[item.nodeid])
+    elif hasattr(config, "workerinput"):
+        counts = Counter(item.path for item in items)
+        places = {ROOT / name: place for place, name in enumerate(LONG)}
+        items.sort(
+            key=lambda item: (places.get(item.path, len(LONG)), -counts[item.path], item.path)
+        )
 
 
 def pytest_collection_finish():

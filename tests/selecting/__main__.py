@@ -99,7 +99,7 @@ def _run_some(names: Sequence[str], arguments: list[str]) -> int:
         rounds.append((tuple(others), ROUNDS[0][1]))
     if optimized:
         rounds.append((tuple(optimized), plain))
-    with _selected(Selection(only=frozenset(names))):
+    with _selected(Selection(only=tuple(names))):
         return run(rounds, [*_WORKERS, "worksteal", *arguments])
 
 

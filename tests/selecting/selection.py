@@ -24,19 +24,18 @@ class Selection:
     """Names of tests, of functions of tests, of files and of folders.
 
     Attributes:
-        only: what alone is run; None for everything.
+        only: what alone is run, the files of the first ones first; None for everything.
         without: what is not run.
     """
 
     VARIABLE: ClassVar[str] = "TESTS_SELECTION"
 
-    only: frozenset[str] | None = None
+    only: tuple[str, ...] | None = None
     without: frozenset[str] = frozenset()
 
     def write(self, path: Path) -> None:
         """Write it to a file, which the variable names in the processes that are to read it."""
-        only = None if self.only is None else sorted(self.only)
-        path.write_text(json.dumps([only, sorted(self.without)]))
+        path.write_text(json.dumps([self.only, sorted(self.without)]))
 
     @classmethod
     def read(cls) -> Selection:
@@ -44,9 +43,15 @@ class Selection:
         if cls.VARIABLE not in os.environ:
             return cls()
         only, without = json.loads(Path(os.environ[cls.VARIABLE]).read_text())
-        return cls(None if only is None else frozenset(only), frozenset(without))
+        return cls(None if only is None else tuple(only), frozenset(without))
 
-    def has(self, test: str) -> bool:
-        """Return whether a test is run."""
-        wanted = self.only is None or is_named(test, self.only)
-        return wanted and not is_named(test, self.without)
+    def of(self, tests: Iterable[str]) -> list[str]:
+        """Return those of the tests that are run, in the order of their files."""
+        only = set(self.only or ())
+        tests = [test for test in tests if not is_named(test, self.without)]
+        if self.only is None:
+            return tests
+        files = dict.fromkeys(name.partition("::")[0] for name in self.only)
+        places = {file: place for place, file in enumerate(files)}
+        wanted = [test for test in tests if is_named(test, only)]
+        return sorted(wanted, key=lambda test: places.get(test.partition("::")[0], -1))

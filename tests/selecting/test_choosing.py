@@ -140,15 +140,20 @@ def test_a_name_stands_for_what_is_below_it(name, expected):
 
 
 def test_a_selection_is_read_as_it_was_written(tmp_path, monkeypatch):
+    tests = [
+        "tests/a.py::test_b[1]",
+        "tests/a.py::test_c",
+        "tests/b.py::test_b",
+        "tests/d.py::test_e",
+    ]
     monkeypatch.delenv(Selection.VARIABLE, raising=False)
-    assert Selection.read().has("tests/a.py::test_b")
-    selection = Selection(frozenset({"tests/a.py"}), frozenset({"tests/a.py::test_b"}))
+    assert Selection.read().of(tests) == tests
+    only = ("tests/d.py::test_e", "tests/a.py")
+    selection = Selection(only, frozenset({"tests/a.py::test_b"}))
     selection.write(tmp_path / "selection.json")
     monkeypatch.setenv(Selection.VARIABLE, str(tmp_path / "selection.json"))
     assert Selection.read() == selection
-    assert selection.has("tests/a.py::test_c")
-    assert not selection.has("tests/a.py::test_b[1]")
-    assert not selection.has("tests/b.py::test_b")
+    assert selection.of(tests) == ["tests/d.py::test_e", "tests/a.py::test_c"]
 
 
 def test_the_sentinels_are_tests_over_the_limit():
