@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from tests.policy.imports import import_graph
 from tests.policy.source import PACKAGES, ROOT, module_name, read_modules
-from tests.selecting.changes import changed_parts, reached
+from tests.selecting.changes import changed_parts, parts, reached
 from tests.selecting.choosing import choose, mirrors
 from tests.selecting.measured import Measurements
 from tests.selecting.selection import is_named
@@ -41,9 +40,9 @@ def affected_by(texts: Mapping[str, tuple[str, str]], measured: Measurements) ->
     found = Affected()
     executed = {f for test in measured.tests.values() for f in test.functions}
     for path, (before, after) in texts.items():
-        parts = Path(path).parts
+        folder, *_, file = Path(path).parts if "/" in path else ("", path)
         is_python = path.endswith(".py")
-        if is_python and parts[0] in PACKAGES:
+        if is_python and folder in PACKAGES:
             changed = changed_parts(before, after)
             if not changed:
                 continue
@@ -56,7 +55,7 @@ def affected_by(texts: Mapping[str, tuple[str, str]], measured: Measurements) ->
                 if function.startswith(f"{path}:"):
                     found.functions[function] = max(found.functions[function], _BESIDE)
             found.tests.update(_unmeasured(path, measured))
-        elif is_python and parts[-1].startswith("test_"):
+        elif is_python and file.startswith("test_"):
             found.tests.update(_of_tests(path, changed_parts(before, after), after))
         else:
             found.tests.update(_of_other(path, measured))
@@ -94,8 +93,7 @@ def _test_files() -> Iterator[str]:
 
 def _unmeasured(path: str, measured: Measurements) -> Iterator[str]:
     """Yield the functions of the tests of a module that have not been measured."""
-    names = {re.split(r"\[|::\w+$", name)[0] for name in measured.tests}
-    names |= {name.partition("[")[0] for name in measured.tests}
+    names = {name.partition("[")[0] for name in measured.tests}
     for file in _test_files():
         if mirrors(file, path):
             yield from (
@@ -104,16 +102,16 @@ def _unmeasured(path: str, measured: Measurements) -> Iterator[str]:
 
 
 def _tests_in(file: str) -> list[str]:
-    body = ast.parse((ROOT / file).read_text()).body
-    return [n.name for n in body if isinstance(n, ast.FunctionDef) and n.name.startswith("test")]
+    names = (name.split(".") for name in parts((ROOT / file).read_text()))
+    return ["::".join(name) for name in names if name[-1].startswith("test_")]
 
 
 def _of_tests(path: str, changed: set[str], after: str) -> Iterator[str]:
     """Yield the tests that differ, and the file where something else does."""
     if not after or not changed:
         return
-    if all(name.startswith("test_") for name in changed):
-        yield from (f"{path}::{name}" for name in changed)
+    if all(name.rpartition(".")[2].startswith("test_") for name in changed):
+        yield from (f"{path}::{name.replace('.', '::')}" for name in changed)
     else:
         yield path
 
