@@ -57,6 +57,9 @@ def affected(arguments: list[str]) -> int:
     earlier = earlier_state(since)
     texts = changed_texts(earlier)
     found = affected_by(texts, measured.read())
+    if not since:
+        # What is in no commit is what is being worked on.
+        found.prefer(affected_by(changed_texts("HEAD"), measured.read()))
     names, left_out = choose_affected(found, measured.read(), AFFECTED_SECONDS)
     print(f"{len(texts)} files differ from {earlier}: {', '.join(sorted(texts)[:5])}", flush=True)
     if not names:

@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.policy.imports import import_graph
-from tests.policy.source import PACKAGES, ROOT, module_name, read_modules
-from tests.selecting.changes import changed_parts, parts, reached
+from tests.policy.source import PACKAGES, ROOT, module_name
+from tests.selecting.changes import changed_parts, parts, reached, source_paths
 from tests.selecting.choosing import choose, mirrors
 from tests.selecting.measured import Measurements
 from tests.selecting.selection import is_named
 
 # Of a function that differs, and of one that is beside it in the file.
-_DIFFERS, _BESIDE = 1.0, 0.02
+_DIFFERS, _BESIDE, _PREFERRED = 1.0, 0.02, 10.0
 # The files of tests that are found by imports, where there are no measurements.
 _MOST_FILES = 6
+_IMPORT = re.compile(r"^ *(?:from|import) ([\w.]+)(?: import \(?([\w, \n]+))?", re.MULTILINE)
 _QUICK, _POLICY = "tests/quick", "tests/policy"
 
 
@@ -33,6 +33,11 @@ class Affected:
 
     functions: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     tests: set[str] = field(default_factory=set)
+
+    def prefer(self, part: Affected) -> None:
+        """Let the functions of a part of the change count more than the others."""
+        for function, weight in part.functions.items():
+            self.functions[function] = _PREFERRED * weight
 
 
 def affected_by(texts: Mapping[str, tuple[str, str]], measured: Measurements) -> Affected:
@@ -76,15 +81,20 @@ def _importing(path: str, measured: Measurements) -> Iterator[str]:
     files = [file for file in _test_files() if file not in measured_files]
     if not files:
         return
-    modules = {module.name: str(module.path) for module in read_modules()}
-    graph = import_graph(read_modules())
-    near, seen, found = [module_name(Path(path))], set[str](), list[str]()
+    imported = {str(p.relative_to(ROOT)): _imported(p.read_text()) for p in source_paths()}
+    near, seen, found = [path], set[str](), list[str]()
     while near and len(found) < _MOST_FILES:
         seen.update(near)
-        paths = [modules[name] for name in near if name in modules]
-        found += [f for f in files if f not in found and any(mirrors(f, p) for p in paths)]
-        near = sorted({n for n, used in graph.items() if not used.isdisjoint(near)} - seen)
+        found += [f for f in files if f not in found and any(mirrors(f, p) for p in near)]
+        names = {module_name(Path(p)) for p in near}
+        near = sorted({p for p, used in imported.items() if not used.isdisjoint(names)} - seen)
     yield from found[:_MOST_FILES]
+
+
+def _imported(text: str) -> set[str]:
+    """Return the modules that a module imports, and the names in them."""
+    found = _IMPORT.findall(text)
+    return {m for m, _ in found} | {f"{m}.{n.strip()}" for m, ns in found for n in ns.split(",")}
 
 
 def _test_files() -> Iterator[str]:
@@ -151,7 +161,7 @@ def choose_affected(
 ) -> tuple[list[str], int]:
     """Return the tests that run, and how many more could see the difference but take too long."""
     chosen = choose(measured, affected.functions, seconds, sorted(affected.tests))
-    differ = {f for f, weight in affected.functions.items() if weight == _DIFFERS}
+    differ = {f for f, weight in affected.functions.items() if weight >= _DIFFERS}
     able = {name for name, test in measured.tests.items() if test.functions & differ}
     run = {*chosen}
     return chosen, sum(not is_named(name, run) for name in able)

@@ -125,7 +125,7 @@ def reached(path: str, changed: set[str]) -> set[str]:
     A function is seen where it is executed. A class or another name of the module is seen in what
     mentions it, in this file and in those that mention the file, by other such names, too.
     """
-    texts = {str(p.relative_to(ROOT)): p.read_text() for p in _sources()}
+    texts = {str(p.relative_to(ROOT)): p.read_text() for p in source_paths()}
     module = Path(path).parent.name if Path(path).stem == "__init__" else Path(path).stem
     near = [file for file, text in texts.items() if file == path or module in text]
     mentions = {file: _mentions(texts[file]) for file in near if file in texts}
@@ -146,7 +146,8 @@ def reached(path: str, changed: set[str]) -> set[str]:
     return found
 
 
-def _sources() -> Iterator[Path]:
+def source_paths() -> Iterator[Path]:
+    """Yield the files of the packages."""
     return (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
 
 

@@ -81,6 +81,14 @@ def test_a_changed_function():
     assert left_out == 1
 
 
+def test_what_is_preferred_is_noticed_first():
+    measured = _measurements(a=(1, "a.py:f"), b=(1, "b.py:f"))
+    texts = {f"bridge/{name}.py": ("", "def f(): pass") for name in "ab"}
+    found = affected_by(texts, measured)
+    found.prefer(affected_by({"bridge/b.py": texts["bridge/b.py"]}, measured))
+    assert _names(choose_affected(found, measured, 1.5)[0]) == ["b"]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "tests"),
     [
