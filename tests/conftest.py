@@ -27,6 +27,7 @@ import jax.export
 from hypothesis import HealthCheck, settings
 
 from tests.rounds import shared_folder, tell_of_idle_worker
+from tests.selecting.executed import OUTER_VARIABLE, PYTEST_VARIABLE
 from tests.selecting.executed import VARIABLE as RECORDS
 from tests.selecting.recording import Recorder
 from tests.selecting.selection import Selection
@@ -84,9 +85,12 @@ _HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 
 def pytest_configure(config):
     """Record the tests where that is wanted, in the processes that run them."""
-    folder = os.environ.get(RECORDS)
-    if folder and (hasattr(config, "workerinput") or config.getoption("dist", "no") == "no"):
-        config.pluginmanager.register(Recorder(folder), "recorder")
+    if RECORDS not in os.environ:
+        return
+    if test := os.environ.get(PYTEST_VARIABLE):
+        os.environ.setdefault(OUTER_VARIABLE, test)
+    elif hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":
+        config.pluginmanager.register(Recorder(os.environ[RECORDS]), "recorder")
 
 
 def pytest_ignore_collect(collection_path):
@@ -98,7 +102,7 @@ def pytest_ignore_collect(collection_path):
 
 def pytest_collection_modifyitems(config, items):
     """Leave out what is not selected, and order the files for the workers, the long ones first."""
-    selection = Selection.read()
+    selection = Selection.take()
     selected = {name: place for place, name in enumerate(selection.of(i.nodeid for i in items))}
     config.hook.pytest_deselected(items=[i for i in items if i.nodeid not in selected])
     items[:] = [item for item in items if item.nodeid in selected]

@@ -80,30 +80,38 @@ def slow() -> dict[str, float]:
 
 def test(arguments: list[str]) -> int:
     """Run what takes no longer than the limit, and the sentinels."""
+    # Without what takes long, the third and the fourth hold little.
+    top, rooms, (small, _), (verbs, variables), last = ROUNDS
     with _selected(Selection(without=frozenset(slow()))):
-        return run(ROUNDS, [*_WORKERS, "loadfile", *arguments])
+        return run(
+            (top, rooms, ((*small, *verbs), variables), last), [*_WORKERS, "loadfile", *arguments]
+        )
 
 
 def part(arguments: list[str]) -> int:
     """Run the part of a day of what `test` leaves out."""
     number, *arguments = arguments
     names = in_parts(slow(), DAYS)[int(number) % DAYS]
-    return _run_some(names, arguments)
+    return _run_some(names, arguments, apart=True)
 
 
-def _run_some(names: Sequence[str], arguments: list[str]) -> int:
-    """Run some tests, those that need LLVM's optimizer apart."""
-    *_, (_, plain) = ROUNDS
-    rounds: list[tuple[tuple[str, ...], dict[str, str]]] = []
-    files = sorted({name.partition("::")[0] for name in names})
-    optimized = [f for f in files if _variables_of(f) == plain and not f.startswith(_TOGETHER)]
-    others = [f for f in files if f not in optimized]
-    if others:
-        rounds.append((tuple(others), ROUNDS[0][1]))
-    if optimized:
-        rounds.append((tuple(optimized), plain))
+def _run_some(names: Sequence[str], arguments: list[str], *, apart: bool = False) -> int:
+    """Run some tests, those that need LLVM's optimizer apart.
+
+    Args:
+        names: of tests, of functions of tests, of files and of folders.
+        arguments: of pytest.
+        apart: whether the rounds stay apart that differ in more; each takes a start.
+    """
+    unoptimized, optimized = ROUNDS[0][1], ROUNDS[-1][1]
+    rounds: dict[str, tuple[list[str], dict[str, str]]] = {}
+    for file in sorted({name.partition("::")[0] for name in names}):
+        variables = _variables_of(file)
+        if file.startswith(_TOGETHER) or not (apart or variables == optimized):
+            variables = unoptimized
+        rounds.setdefault(str(variables), ([], variables))[0].append(file)
     with _selected(Selection(only=tuple(names))):
-        return run(rounds, [*_WORKERS, "worksteal", *arguments])
+        return run([*rounds.values()], [*_WORKERS, "worksteal", *arguments])
 
 
 def _variables_of(file: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from tests.selecting.selection import is_named
 _DIFFERS, _BESIDE, _PREFERRED = 1.0, 0.02, 10.0
 # The files of tests that are found by imports, where there are no measurements.
 _MOST_FILES = 6
-_IMPORT = re.compile(r"^ *(?:from|import) ([\w.]+)(?: import \(?([\w, \n]+))?", re.MULTILINE)
+_IMPORT = re.compile(r"^ *(?:from|import) ([\w.]+)(?: import (\([^)]*\)|.*))?", re.MULTILINE)
 _QUICK, _POLICY = "tests/quick", "tests/policy"
 
 
@@ -94,7 +94,7 @@ def _importing(path: str, measured: Measurements) -> Iterator[str]:
 def _imported(text: str) -> set[str]:
     """Return the modules that a module imports, and the names in them."""
     found = _IMPORT.findall(text)
-    return {m for m, _ in found} | {f"{m}.{n.strip()}" for m, ns in found for n in ns.split(",")}
+    return {m for m, _ in found} | {f"{m}.{n}" for m, ns in found for n in re.findall(r"\w+", ns)}
 
 
 def _test_files() -> Iterator[str]:

@@ -55,14 +55,18 @@ def choose(
         file: {f for path, functions in by_path.items() if mirrors(file, path) for f in functions}
         for file in files
     }
-    notices = {
-        name: {
-            f: weights[f] / math.sqrt(len(test.functions)) * (_MIRRORED if f in near else 1)
-            for f in test.functions & weights.keys()
-        }
-        for name, test in measured.tests.items()
-        for near in [mirrored[name.partition("::")[0]]]
-    }
+    shared: dict[tuple[frozenset[str], str], dict[str, float]] = {}
+    notices: dict[str, dict[str, float]] = {}
+    for name, test in measured.tests.items():
+        key = (test.functions, name.partition("::")[0])
+        if key not in shared:
+            narrow = 1 / math.sqrt(len(test.functions) or 1)
+            near = mirrored[key[1]]
+            shared[key] = {
+                f: weights[f] * narrow * (_MIRRORED if f in near else 1)
+                for f in test.functions & weights.keys()
+            }
+        notices[name] = shared[key]
     times, alike, paid = Counter[str](), Counter[str](), set[str]()
 
     def cost(name: str) -> float:
@@ -88,9 +92,9 @@ def choose(
     chosen: list[str] = []
     for name in first:
         take(name)
-    heap = [(-worth(n), n) for n in notices if n not in set(first) and notices[n]]
+    heap = [(-worth(name), name) for name in notices.keys() - {*chosen} if notices[name]]
     heapq.heapify(heap)
-    while heap and seconds > 0:
+    while heap and seconds > _LEAST:
         name = heapq.heappop(heap)[1]
         now = worth(name)
         if heap and now < -heap[0][0]:

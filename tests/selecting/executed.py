@@ -18,6 +18,8 @@ from typing import Any
 # The folder of the records.
 VARIABLE = "TESTS_RECORDS"
 PYTEST_VARIABLE = "PYTEST_CURRENT_TEST"
+# The same of the test that has started a pytest, which sets the other one for its own tests.
+OUTER_VARIABLE = "TESTS_RECORDED_TEST"
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 _PREFIXES = tuple(
@@ -90,7 +92,8 @@ class _FunctionsOfChild(Functions):
 
 
 def _current_test() -> str:
-    return os.environ.get(PYTEST_VARIABLE, "").rpartition(" (")[0]
+    test = os.environ.get(OUTER_VARIABLE) or os.environ.get(PYTEST_VARIABLE, "")
+    return test.rpartition(" (")[0]
 
 
 def record_child() -> None:

@@ -38,11 +38,12 @@ class Selection:
         path.write_text(json.dumps([self.only, sorted(self.without)]))
 
     @classmethod
-    def read(cls) -> Selection:
-        """Return the selection that this process is told."""
-        if cls.VARIABLE not in os.environ:
+    def take(cls) -> Selection:
+        """Return the selection that this process is told, which a pytest in a test is not."""
+        path = os.environ.pop(cls.VARIABLE, None)
+        if path is None:
             return cls()
-        only, without = json.loads(Path(os.environ[cls.VARIABLE]).read_text())
+        only, without = json.loads(Path(path).read_text())
         return cls(None if only is None else tuple(only), frozenset(without))
 
     def of(self, tests: Iterable[str]) -> list[str]:

@@ -123,6 +123,11 @@ def test_a_function_that_no_test_executes():
     assert "tests/bridge/saving/test_parameters.py" in found.tests
 
 
+def test_without_measurements_the_nearest_tests_of_what_imports_a_file_run():
+    texts = {"bridge/saving/new_values.py": ("", "def new(): pass")}
+    assert "tests/bridge/test_update.py" in affected_by(texts, Measurements({}, {})).tests
+
+
 def test_the_parts_take_about_as_long_and_have_everything():
     seconds = {f"tests/test_{n % 9}.py::test_{n}": 1 + n % 4 for n in range(90)}
     seconds |= {f"tests/test_long.py::test_{n}": 1.5 for n in range(60)}
@@ -156,12 +161,13 @@ def test_a_selection_is_read_as_it_was_written(tmp_path, monkeypatch):
         "tests/d.py::test_e",
     ]
     monkeypatch.delenv(Selection.VARIABLE, raising=False)
-    assert Selection.read().of(tests) == tests
+    assert Selection.take().of(tests) == tests
     only = ("tests/d.py::test_e", "tests/a.py")
     selection = Selection(only, frozenset({"tests/a.py::test_b"}))
     selection.write(tmp_path / "selection.json")
     monkeypatch.setenv(Selection.VARIABLE, str(tmp_path / "selection.json"))
-    assert Selection.read() == selection
+    assert Selection.take() == selection
+    assert Selection.take() == Selection()
     assert selection.of(tests) == ["tests/d.py::test_e", "tests/a.py::test_c"]
 
 
