@@ -16,6 +16,11 @@ PYTHON ?= $(shell for version in $(PYTHONS); do \
 	>/dev/null 2>&1 && echo $$python && exit; done; done)
 # Two processes: each holds TensorFlow and JAX. tests/conftest.py orders the files.
 PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
+# What `make affected` compares with: a commit or a folder.
+SINCE ?=
+# The number of the day since 1970, of which `make part` runs a seventh.
+DAY ?= $(shell expr $$(date +%s) / 86400)
+SELECTED_ARGS ?=
 MATRIX_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
@@ -30,10 +35,10 @@ READY := $(VENV)/.installed-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help python demo docs dist test quick jax check bench matrix canary fuzz optimizers format clean
+.PHONY: help python demo docs dist quick affected test test-all part measure jax check bench matrix canary fuzz optimizers format clean
 
 help:  ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
 
 python:  ## Print the Python that environments are made with
 	@test -n "$(PYTHON)" && echo $(PYTHON)
@@ -41,12 +46,24 @@ python:  ## Print the Python that environments are made with
 demo: $(READY)demo  ## Train in JAX, save without TensorFlow, load in TensorFlow
 	$(BIN)/python examples/digits.py
 
-test: $(READY)test  ## Run the tests; PYTEST_ARGS="-k name" narrows them
+quick: $(READY)test  ## What notices most in 90 seconds: every public verb in every mode
+	$(BIN)/ruff check --quiet .
+	$(BIN)/python -m tests.selecting quick $(SELECTED_ARGS)
+
+affected: $(READY)test  ## What can see the changes since the main branch, or SINCE=, in three minutes
+	$(BIN)/python -m tests.selecting affected --since "$(SINCE)" $(SELECTED_ARGS)
+
+test: $(READY)test  ## Every test of 0.35 s and less, and a heavy one of each kind: eight minutes
+	$(BIN)/python -m tests.selecting test $(SELECTED_ARGS)
+
+test-all: $(READY)test  ## Every test; PYTEST_ARGS="-k name" narrows them
 	$(BIN)/python -m tests $(PYTEST_ARGS)
 
-quick: $(READY)test  ## Every public verb in every mode, once; a minute
-	$(BIN)/ruff check --quiet .
-	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/quick
+part: $(READY)test  ## A seventh of what `make test` leaves out, that of the day
+	$(BIN)/python -m tests.selecting part $(DAY) $(SELECTED_ARGS)
+
+measure: $(READY)test  ## Run every test, and record how long it takes and what it executes
+	$(BIN)/python -m tests.selecting measure $(PYTEST_ARGS)
 
 jax: $(READY)test-jax  ## The tests that need no TensorFlow, with the newest Python, in .venv-jax
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/golden tests/savedmodel tests/xla_call_module
@@ -57,6 +74,8 @@ check: $(READY)test  ## Format, lint, types and the rules of the house
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/policy
+	@$(BIN)/python -m tests.policy.house_rules
+	@$(BIN)/python -m tests.selecting moved
 
 # Material says at each build that it is succeeded from 2027 on; that is for who chooses its version.
 docs: $(READY)docs  ## Build the site into build/site; a warning is an error
@@ -87,7 +106,7 @@ format: $(READY)test  ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 
 clean:  ## Remove the environments and every cache
-	rm -rf $(VENV) .venv-jax .fuzz .matrix .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .venv-jax .fuzz .jax_cache .matrix .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/pyvenv.cfg:

@@ -55,7 +55,7 @@ def call_tf(
             respect to it. `constant`: their values when JAX traces the call, for a function that is
             exported.
         compiled: False runs the function in TensorFlow, through a callback: for operations that XLA
-            cannot compile (strings, `tf.py_function`, lookups, shapes that depend on values), for
+            cannot compile (strings, `tf.py_function`, lookups, results of unknown sizes), for
             assertions and for side effects. The variables are then always live, and nothing can be
             exported.
         has_side_effects: with `compiled=False` or `graph=True`, whether each call runs even if its

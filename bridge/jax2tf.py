@@ -42,6 +42,7 @@ from xla_call_module.errors import (
     UnsupportedError,
 )
 from xla_call_module.platforms import PLATFORMS
+from xla_call_module.symbolic_shapes import limited_parsing
 from xla_call_module.tracebacks import api_boundary, warn
 
 __all__ = [
@@ -312,7 +313,8 @@ def eval_polymorphic_shape(
     """
 
     def evaluate(*args_specs: Any) -> tuple[Any, Any]:
-        specs = export.symbolic_args_specs(args_specs, polymorphic_shapes)
+        with limited_parsing(polymorphic_shapes):
+            specs = export.symbolic_args_specs(args_specs, polymorphic_shapes)
         results = jax.eval_shape(fun_jax, *specs)
         return results, tree_util.tree_map(lambda result: str(result.shape), results)
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
-from bridge.batching.buckets import Buckets, with_batch_buckets
+from bridge.batching.batch_sizes import Buckets
 from bridge.chains.orders import ChainOptions
 from bridge.chains.vjp_chain import build_chain
 from bridge.core.explaining import refusing_unsortable_keys
@@ -33,12 +33,7 @@ from bridge.inspecting.written_file import WrittenFile, signatures_of
 from bridge.saving.parameters import check_parameters, check_params_tree, to_constants, to_variables
 from bridge.saving.processes import JaxProcesses, is_multi_process
 from bridge.saving.signature_defaults import with_defaults
-from bridge.saving.tflite_form import (
-    check_tflite_options,
-    check_tflite_params,
-    tflite_platforms,
-    to_tflite_form,
-)
+from bridge.saving.tflite_options import check_tflite_options, check_tflite_params, tflite_platforms
 from savedmodel.files.folder import bytes_of, staged_folder
 from savedmodel.manifest import write_manifest
 from savedmodel.model import (
@@ -296,7 +291,10 @@ def save(
             )  # fmt: skip
         made.append(signature)
     signatures = with_defaults(made, defaults)
-    signatures = with_batch_buckets(signatures, exporteds, batch_buckets, params)
+    if batch_buckets is not None:
+        from bridge.batching.buckets import with_batch_buckets
+
+        signatures = with_batch_buckets(signatures, exporteds, batch_buckets, params)
     saved = SavedModel(
         signatures=signatures,
         variables=(*variables, *to_constants(constants)),
@@ -366,6 +364,8 @@ def _tflite_forms(
     exporteds: Mapping[str, export.Exported], params: Any, model: Any
 ) -> dict[str, export.Exported]:
     """Return each function in operations of which TensorFlow makes the same for TFLite."""
+    from bridge.saving.tflite_form import to_tflite_form
+
     check_tflite_params(params)
     count, forms = len(tree_util.tree_leaves(params)), {}
     for key, exported in exporteds.items():

@@ -1,4 +1,4 @@
-"""Hooks of the site that draw Mermaid's flowcharts without a script.
+"""Hooks of the site: the rooms of the packages, and Mermaid's flowcharts without a script.
 
 A code host draws them by itself; on the site that would take a library from another host.
 """
@@ -6,8 +6,12 @@ A code host draws them by itself; on the site that would take a library from ano
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+_ROOT, _ROOMS = Path(__file__).parent.parent, "<!-- rooms -->"
 _FENCE = re.compile(r"^```mermaid\nflowchart TD\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NODE = r"(\w+)\[([^\]]+)\]"
 _LINE = re.compile(rf"\s*{_NODE}(?: --> {_NODE})?")
@@ -20,7 +24,11 @@ _HEAD = (
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Return the page with a drawing in the place of each flowchart."""
+    """Return the page with the rooms where it has a place for them, and each flowchart drawn."""
+    if _ROOMS in markdown:
+        command = [sys.executable, "-m", "tests.policy.architecture"]
+        run = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
+        markdown = markdown.replace(_ROOMS, run.stdout)
     return _FENCE.sub(lambda fence: _draw(fence[1]), markdown)
 
 

@@ -17,6 +17,7 @@ it. What several files of a room use lies beside them. Other subjects have folde
 - `golden/`: files that earlier versions wrote.
 - `matrix/`: other versions of TensorFlow and JAX: `make matrix`.
 - `policy/`: the rules of the house, on the sources and on these tests.
-- `quick/`: every verb in every mode, once: `make quick`.
+- `quick/`: every verb in every mode, once: the core of `make quick`.
+- `selecting/`: the tests that are run: `make quick`, `make affected`, `make test`.
 - `verbs/`: what all verbs share: options, gradients, platforms, hostile places, what they cost.
 """

@@ -5,15 +5,15 @@ of what it has traced. Each round has new processes, so that none of them grows 
 begins when one worker alone of the former still runs.
 
 All but the last compile thousands of small programs once each, so LLVM does not optimize in them.
-It does in the last, whose pages and examples show what a user gets, in `make quick`, in
-`make matrix`, and in a call of pytest.
+It does in the last, whose pages and examples show what a user gets, in `make matrix`, and in a call
+of pytest.
 """
 
 from __future__ import annotations
 
 import resource
-import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -53,15 +53,23 @@ ROUNDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
 
 def main(arguments: list[str]) -> int:
     """Run the rounds; the status is that of the first one that fails."""
+    return run([((), {})] if names_places(arguments) else ROUNDS, arguments)
+
+
+def names_places(arguments: Sequence[str]) -> bool:
+    """Return whether some arguments are files or folders: who names them wants those alone."""
+    return any(Path(argument.partition("::")[0]).exists() for argument in arguments)
+
+
+def run(rounds: Sequence[tuple[Sequence[str], Mapping[str, str]]], arguments: list[str]) -> int:
+    """Run rounds, each of some places, with arguments of pytest and variables of the environment.
+
+    The status is that of the first one that fails.
+    """
     command = [sys.executable, "-m", "pytest", *arguments]
-    # Who names files or folders wants those alone.
-    named = any(Path(argument.partition("::")[0]).exists() for argument in arguments)
-    if named:
-        statuses = [subprocess.run(command, check=False).returncode]
-    else:
-        if sys.stdout.isatty():
-            command.append("--color=yes")
-        statuses = run_rounds([([*command, *places], variables) for places, variables in ROUNDS])
+    if sys.stdout.isatty():
+        command.append("--color=yes")
+    statuses = run_rounds([([*command, *places], variables) for places, variables in rounds])
     kilobytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     print(f"The largest process held {kilobytes / 1e6:.1f} GB.")
     empty = int(pytest.ExitCode.NO_TESTS_COLLECTED)

@@ -29,6 +29,10 @@ import jax.export
 from hypothesis import HealthCheck, settings
 
 from tests.rounds import shared_folder, tell_of_idle_worker
+from tests.selecting.executed import OUTER_VARIABLE, PYTEST_VARIABLE
+from tests.selecting.executed import VARIABLE as RECORDS
+from tests.selecting.recording import Recorder
+from tests.selecting.selection import Selection
 from tests.xla_flags import is_unoptimized, set_unoptimized
 
 # How long a machine that does other things besides takes to draw an example says nothing of a test.
@@ -81,6 +85,16 @@ _TENSORFLOW = re.compile(r"^\s*(import|from) tensorflow\b", re.M)
 _HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 
 
+def pytest_configure(config):
+    """Record the tests where that is wanted, in the processes that run them."""
+    if RECORDS not in os.environ:
+        return
+    if test := os.environ.get(PYTEST_VARIABLE):
+        os.environ.setdefault(OUTER_VARIABLE, test)
+    elif hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":
+        config.pluginmanager.register(Recorder(os.environ[RECORDS]), "recorder")
+
+
 def pytest_ignore_collect(collection_path):
     """Leave out the files that import TensorFlow where it is not installed."""
     if _HAS_TENSORFLOW or collection_path.suffix != ".py":
@@ -88,13 +102,30 @@ def pytest_ignore_collect(collection_path):
     return True if _TENSORFLOW.search(collection_path.read_text()) else None
 
 
+# They compare bits and numbers with those of JAX on a CPU, export for the platform that JAX has by
+# default, look at what is in TensorFlow's memory, or call LAPACK.
+_FOR_A_CPU = pytest.mark.skip(reason="for a CPU alone; tests/device is for other devices")
+_FOR_DEVICES = (ROOT / "device", ROOT / "quick")
+
+
 def pytest_collection_modifyitems(config, items):
-    """Order the files for the workers, which take one after another: the long ones first."""
-    if not hasattr(config, "workerinput"):
-        return
-    counts = Counter(item.path for item in items)
-    places = {ROOT / name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: (places.get(item.path, len(LONG)), -counts[item.path], item.path))
+    """Leave out what is not selected, and order the files for the workers, the long ones first."""
+    if os.environ["CUDA_VISIBLE_DEVICES"]:
+        for item in items:
+            if not any(item.path.is_relative_to(folder) for folder in _FOR_DEVICES):
+                item.add_marker(_FOR_A_CPU)
+    selection = Selection.take()
+    selected = {name: place for place, name in enumerate(selection.of(i.nodeid for i in items))}
+    config.hook.pytest_deselected(items=[i for i in items if i.nodeid not in selected])
+    items[:] = [item for item in items if item.nodeid in selected]
+    if selection.only is not None:
+        items.sort(key=lambda item: selected[item.nodeid])
+    elif hasattr(config, "workerinput"):
+        counts = Counter(item.path for item in items)
+        places = {ROOT / name: place for place, name in enumerate(LONG)}
+        items.sort(
+            key=lambda item: (places.get(item.path, len(LONG)), -counts[item.path], item.path)
+        )
 
 
 def pytest_collection_finish():

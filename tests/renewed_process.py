@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
+
+from tests.selecting.executed import PYTEST_VARIABLE
 
 __all__ = ["RenewedProcess"]
 
@@ -34,9 +37,16 @@ class RenewedProcess:
             self._executor = ProcessPoolExecutor(1, context, self._initializer)
             self._calls = 0
         self._calls += 1
-        return self._executor.submit(function, *args).result()
+        test = os.environ.get(PYTEST_VARIABLE, "")
+        return self._executor.submit(_run, test, function, *args).result()
 
     def close(self) -> None:
         """End the process."""
         if self._executor is not None:
             self._executor.shutdown()
+
+
+def _run(test: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Return what a function returns, in the process, which says for which test it runs."""
+    os.environ[PYTEST_VARIABLE] = test
+    return function(*args)

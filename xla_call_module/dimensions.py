@@ -17,6 +17,7 @@ from xla_call_module.errors import StructureError
 from xla_call_module.size_polynomials import Size, floordiv, maximum, minimum, mod, symbol
 
 __all__ = [
+    "MAX_EXPONENT",
     "Dim",
     "Shape",
     "aval_text",
@@ -38,7 +39,7 @@ _Value = int | Size | None
 # The text comes from files, so what it may ask for has bounds; XLA's sizes are 64-bit numbers.
 _MAX_LENGTH = 10_000
 _MAX_DEPTH = 64
-_MAX_EXPONENT = 64
+MAX_EXPONENT = 64
 _MAX_SIZE = 1 << 63
 
 _TOKEN = re.compile(r"\s*(?:([0-9]{1,20})|([^\W\d]\w*)|([-+*^(),]))")
@@ -247,8 +248,8 @@ class _ExpressionReader:
             return base
         self._take("^")
         token = self._tokens.pop()
-        if not token.isdecimal() or int(token) > _MAX_EXPONENT:
-            raise self._error(f"{token!r} is no exponent up to {_MAX_EXPONENT}")
+        if not token.isdecimal() or int(token) > MAX_EXPONENT:
+            raise self._error(f"{token!r} is no exponent up to {MAX_EXPONENT}")
         power: _Value = None if base is None else 1
         for _ in range(int(token)):
             power = self._combine("*", power, base)

@@ -2,12 +2,14 @@
 
 JAX multiplies sums out, decides which argument of `max` and `min` is the greater, and counts an
 exponent down (jax/_src/export/shape_poly.py). So the text of a file is looked at by
-`dimensions.py` first, and what JAX does with it ends after a number of steps.
+`dimensions.py` first, and what JAX does with it ends after a number of steps. The text of a user
+is bounded in the same way.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,10 +18,17 @@ from typing import Any
 
 from jax import export
 
-from xla_call_module.dimensions import Shape, evaluate
-from xla_call_module.errors import FormatError
+from xla_call_module.dimensions import MAX_EXPONENT, Shape, evaluate
+from xla_call_module.errors import FormatError, InteropError, StructureError
 
-__all__ = ["constraints_of", "limited_reading", "limited_steps", "parse_shape", "scope_constraints"]
+__all__ = [
+    "constraints_of",
+    "limited_parsing",
+    "limited_reading",
+    "limited_steps",
+    "parse_shape",
+    "scope_constraints",
+]
 
 # Less than a second. JAX takes 6 for a byte of arrays that it has serialized.
 _MAX_STEPS = 2_000_000
@@ -43,6 +52,34 @@ def limited_reading(size: int) -> Iterator[None]:
     steps = _MAX_STEPS + _STEPS_PER_BYTE * min(size, _MAX_BYTES)
     with limited_steps("to read a serialized Exported", steps=steps):
         yield
+
+
+@contextmanager
+def limited_parsing(texts: object) -> Iterator[None]:
+    """End a block in which JAX reads what a user writes of sizes, once it has taken too long.
+
+    Args:
+        texts: one text or several.
+
+    Raises:
+        StructureError: it took too long, or would.
+    """
+    where = f"{texts!r:.200}"
+    powers = [int(digits) for digits in re.findall(r"\^\s*(\d{1,99})", str(texts))]
+    if max(powers, default=0) > MAX_EXPONENT:
+        raise StructureError(
+            f"{where} has the exponent {max(powers)}; expected at most {MAX_EXPONENT}. To do: "
+            "write a smaller one."
+        )
+    error = StructureError(
+        f"JAX takes too long to read {where}. To do: write sizes without powers of sums, and "
+        "with less in one another."
+    )
+    try:
+        with limited_steps("to read sizes", error=error):
+            yield
+    except RecursionError:
+        raise error from None
 
 
 def scope_constraints(scope: export.SymbolicScope) -> tuple[str, ...]:
@@ -94,7 +131,9 @@ class _TooManySteps(BaseException):
 
 
 @contextmanager
-def limited_steps(what: str, *, steps: int = _MAX_STEPS) -> Iterator[None]:
+def limited_steps(
+    what: str, *, steps: int = _MAX_STEPS, error: InteropError | None = None
+) -> Iterator[None]:
     """End a block with an error once it has called too many functions.
 
     Where a profiler is at work, which counts them itself, nothing is limited.
@@ -102,6 +141,7 @@ def limited_steps(what: str, *, steps: int = _MAX_STEPS) -> Iterator[None]:
     Args:
         what: the words for the block in the message.
         steps: the number of calls and returns that there may be.
+        error: the error to raise, for what is no file.
 
     Raises:
         FormatError: there were more.
@@ -137,7 +177,7 @@ file does. To do: write it again.
     finally:
         sys.setprofile(None)
     if left < 0:
-        raise FormatError(
+        raise error or FormatError(
             f"It takes more than {steps:,} steps {what}, which no honest file does. To do: write "
             "it again."
         )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from xla_call_module.errors import StructureError
 
-__all__ = ["is_size", "parse_buckets", "parse_sizes"]
+__all__ = ["Buckets", "is_size", "parse_buckets", "parse_sizes"]
+
+Buckets = Sequence[int] | Mapping[str, Sequence[int]]
 
 
 def parse_sizes(value: Any) -> tuple[int, ...] | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from jax import export
 
-from bridge.batching.batch_sizes import parse_buckets
+from bridge.batching.batch_sizes import Buckets, parse_buckets
 from bridge.batching.rowwise.analysis import results_in_batches
 from bridge.batching.trial import try_padding
 from savedmodel.model import BatchBuckets, Signature
@@ -19,15 +19,13 @@ from xla_call_module.exported import from_exported
 from xla_call_module.passes.asserting import with_note
 from xla_call_module.tracebacks import warn
 
-__all__ = ["Buckets", "with_batch_buckets"]
-
-Buckets = Sequence[int] | Mapping[str, Sequence[int]]
+__all__ = ["with_batch_buckets"]
 
 
 def with_batch_buckets(
     signatures: Sequence[Signature],
     exporteds: Mapping[str, export.Exported],
-    batch_buckets: Buckets | None,
+    batch_buckets: Buckets,
     params: Any,
 ) -> tuple[Signature, ...]:
     """The signatures, with the batches of each padded to the sizes that it is to have.
@@ -35,7 +33,7 @@ def with_batch_buckets(
     Args:
         signatures: the signatures of a file.
         exporteds: the exported function of each signature, by its key.
-        batch_buckets: sizes for all signatures, or by their keys; None for none.
+        batch_buckets: sizes for all signatures, or by their keys.
         params: the first argument of each function, if the file has parameters.
 
     Raises:
@@ -46,8 +44,6 @@ def with_batch_buckets(
     Warns:
         UserWarning: whether one does was not tried, because the function does not run here.
     """
-    if batch_buckets is None:
-        return tuple(signatures)
     by_key = _by_key(batch_buckets, [signature.key for signature in signatures])
     return tuple(
         _with_buckets(signature, exporteds[signature.key], by_key[signature.key], params)

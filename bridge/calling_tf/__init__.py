@@ -13,6 +13,7 @@ From a call to its results, with the module that does each step:
    `differentiability` refuses those that TensorFlow would get wrong, `graph_inlining` makes
    gradients of loops that XLA compiles, and `linear_calls` has JAX's rules for transposes.
 4. By default `xla_lowering` makes an `Exported` of the function, of which JAX inlines the module.
+   Sizes inside of it may depend on data (`data_dependent_sizes`).
    For symbolic shapes it compiles the function at the sizes of `sampled_sizes`, of which
    `generalizing` writes one module (`dynamic_calls`).
 5. With `compiled=False`, TensorFlow is called back when the program runs (`callbacks`). With

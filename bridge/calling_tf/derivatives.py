@@ -36,7 +36,7 @@ from bridge.calling_tf.differentiability import (
     without_derivative,
 )
 from bridge.calling_tf.embedding import Embedding
-from bridge.calling_tf.graph_inlining import has_loops
+from bridge.calling_tf.graph_inlining import is_differentiated_inline
 from bridge.calling_tf.linear_calls import LinearMap, apply_linear, transposable
 from bridge.calling_tf.results import result_specs
 from bridge.calling_tf.sampled_sizes import is_static
@@ -50,6 +50,7 @@ from bridge.calling_tf.xla_lowering import (
 )
 from bridge.core._jax import is_staging, vary_together
 from bridge.lifting.lifted_function import lift_call
+from bridge.lifting.lifting_table import TENSORFLOW_TABLE
 from xla_call_module.analyses.dependence import dependencies
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.exported import from_exported
@@ -181,7 +182,7 @@ class CompiledFunction:
         exported, values = self._with_captures(inputs)
         if self._lifted is None:
             call = from_exported(exported, allow_flat_trees=True, carried=False)
-            self._lifted = call.kept, lift_call(call)
+            self._lifted = call.kept, lift_call(call, table=TENSORFLOW_TABLE)
         kept, lifted = self._lifted
         return list(lifted(*(values[index] for index in kept)))
 
@@ -312,7 +313,7 @@ class CompiledFunction:
             self._traced,
             self._variables,
             self._results,
-            inline_loops=self._runner is None and has_loops(self._traced.concrete),
+            inline_loops=self._runner is None and is_differentiated_inline(self._traced.concrete),
         )
 
     def _tangent_of(self, active: tuple[int, ...]) -> CompiledFunction:

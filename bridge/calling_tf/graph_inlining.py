@@ -1,7 +1,8 @@
 """A concrete function as operations of the graph that is being built, and its gradient there.
 
 The gradient of a call is a call, too, which takes what the first one has kept. The gradient of a
-loop must know the lengths of the lists that it has kept, which XLA does not see across a call.
+loop must know the lengths of the lists that it has kept, which XLA does not see across a call. That
+of a slice is another one in a graph that is compiled, where the start may be computed.
 """
 
 from __future__ import annotations
@@ -12,16 +13,44 @@ from typing import Any
 
 import tensorflow as tf
 
-from bridge.calling_tf.graph_nodes import CALLS, LOOPS, functions_called_by, operations_of
+from bridge.calling_tf.graph_nodes import (
+    CALLS,
+    LOOPS,
+    functions_called_by,
+    operations_of,
+    scopes_of,
+)
 from bridge.core._tf import function_inliner
 from xla_call_module._tf import register_function
 
-__all__ = ["gradient_in_graph", "has_loops", "inline"]
+__all__ = ["gradient_in_graph", "inline", "is_differentiated_inline"]
+
+# What does not depend on the values of its inputs.
+_SIZES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
 
 
-def has_loops(concrete: Any) -> bool:
-    """Return whether there are loops, and what they do can be put into another graph."""
-    return function_inliner() is not None and bool(operations_of(concrete) & LOOPS)
+def is_differentiated_inline(concrete: Any) -> bool:
+    """Return whether gradients are of operations in their own graph, and these can be put there."""
+    if function_inliner() is None:
+        return False
+    operations = operations_of(concrete)
+    return bool(operations & LOOPS) or ("Slice" in operations and _has_computed_starts(concrete))
+
+
+def _has_computed_starts(concrete: Any) -> bool:
+    """Return whether a slice starts where the values of arguments say."""
+    for nodes, _ in scopes_of(concrete):
+        scope = {node.name: node for node in nodes}
+        pending = [node.input[1] for node in nodes if node.op == "Slice"]
+        seen = set(pending)
+        while pending:
+            maker = scope.get(pending.pop().partition(":")[0].removeprefix("^"))
+            if maker is None or maker.op == "Placeholder":
+                return True
+            if maker.op not in _SIZES:
+                pending += {*maker.input} - seen
+                seen |= {*maker.input}
+    return False
 
 
 def inline(concrete: Any, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import graphlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "is_stateful",
     "nodes_of",
     "operations_of",
+    "scopes_of",
     "stateful_operations",
 ]
 
@@ -44,17 +45,32 @@ def has_custom_gradients(concrete: Any) -> bool:
 
 def nodes_of(concrete: Any) -> Iterator[Any]:
     """Yield the nodes of a concrete function and of the functions that it calls."""
-    graph = concrete.graph.as_graph_def()
-    functions = {function.signature.name: function.node_def for function in graph.library.function}
-    seen: set[str] = set()
-    pending = [graph.node]
+    for nodes, _ in scopes_of(concrete):
+        yield from nodes
+
+
+def scopes_of(
+    concrete: Any, *, shapes: bool = False
+) -> Iterator[tuple[Sequence[Any], Mapping[str, Any]]]:
+    """Yield the nodes of a concrete function, then those of each of the functions that it calls.
+
+    With the nodes come the attributes of the arguments of a function that is called.
+
+    Args:
+        concrete: the concrete function.
+        shapes: whether both say the shapes of their outputs, as `_output_shapes`.
+    """
+    graph = concrete.graph.as_graph_def(add_shapes=shapes)
+    functions = {function.signature.name: function for function in graph.library.function}
+    pending: list[tuple[Sequence[Any], Mapping[str, Any]]] = [(graph.node, {})]
     while pending:
-        for node in pending.pop():
-            yield node
-            for function in functions_called_by(node):
-                if function.name in functions and function.name not in seen:
-                    seen.add(function.name)
-                    pending.append(functions[function.name])
+        nodes, arguments = pending.pop()
+        yield nodes, arguments
+        for called in (called for node in nodes for called in functions_called_by(node)):
+            if (function := functions.pop(called.name, None)) is not None:
+                names = (argument.name for argument in function.signature.input_arg)
+                attributes = {name: function.arg_attr[i] for i, name in enumerate(names)}
+                pending.append((function.node_def, attributes))
 
 
 def functions_called_by(node: Any) -> Iterator[Any]:

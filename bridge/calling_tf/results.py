@@ -20,6 +20,7 @@ from bridge.calling_tf.sampled_sizes import SizeSamples, scope_of, sizes_text, t
 from bridge.core.narrowing import narrow_dtype
 from xla_call_module.errors import StructureError, quote, shown_as_base
 from xla_call_module.exported import result_paths
+from xla_call_module.symbolic_shapes import limited_parsing
 
 __all__ = [
     "DynamicShapeError",
@@ -144,7 +145,8 @@ def _parse(leaf: Any, known: tf.TensorSpec, scope: Any) -> Any:
     if not isinstance(leaf, str):
         return leaf
     try:
-        shape = export.symbolic_shape(leaf, scope=scope)
+        with limited_parsing(leaf):
+            shape = export.symbolic_shape(leaf, scope=scope)
     except ValueError as error:
         raise StructureError(
             f"shapes= has {leaf!r}, which is no shape: {quote(error)}. To do: write it as "

@@ -23,6 +23,7 @@ from jax.extend.mlir.dialects import func, stablehlo
 from jax.interpreters.mlir import make_ir_context
 
 from bridge.calling_tf.concrete_functions import TracedFunction
+from bridge.calling_tf.data_dependent_sizes import has_data_dependent_sizes, refuse_misread_sizes
 from bridge.calling_tf.dynamic_calls import split_tuples
 from bridge.calling_tf.generalizing import NumberError, generalize
 from bridge.calling_tf.graph_nodes import stateful_operations
@@ -117,8 +118,11 @@ def lower(
     # A mesh that is set would be that of the results.
     with make_ir_context(), outside_meshes():
         module = ir.Module.parse(compiled)
+        if has_data_dependent_sizes(compiled):
+            refuse_misread_sizes(traced, module)
         _remove_copies(module)
         to_custom_calls(module)
+        split_tuples(module)
         compose_custom_calls(module)  # which JAX does not export
         return _splice(module, traced, results, ())
 
@@ -138,6 +142,12 @@ def lower_symbolic(
     )
     _check_captures(traced, traces)
     compiled = list(map(compile_function, traces))
+    if any(map(has_data_dependent_sizes, compiled)):
+        raise StructureError(
+            f"{traced.name} is not compiled for symbolic sizes: sizes inside of it depend on data, "
+            "too. To do: pass graph=True, which leaves compiling it to the TensorFlow that runs "
+            "what is exported; or export it once for each size."
+        )
     ones = _compile_at_ones(traced, samples)
     with make_ir_context(), outside_meshes():
         modules = [_parse(module) for module in compiled]
@@ -223,7 +233,11 @@ def _splice(
     module = parse_module(outside.mlir_module_serialized)
     _replace_call(module, inner, traced, len(dimensions))
     version = read_artifact_version(outside.mlir_module_serialized)
-    own = dataclasses.replace(outside, mlir_module_serialized=serialize_module(module, version))
+    own = dataclasses.replace(
+        outside,
+        mlir_module_serialized=serialize_module(module, version),
+        uses_global_constants=bool(dimensions),  # else JAX refines what has sizes within bounds
+    )
     nothing = (None,) * len(own.in_avals), (None,) * len(own.out_avals)
     return cut_vjp(replace_shardings(own, *nothing), 0)
 

@@ -29,8 +29,7 @@ from bridge.exporting.plain_parameters import with_counters
 from bridge.inspect import inspect
 from bridge.inspecting.report import FileReport
 from bridge.save import save
-from bridge.saving.tflite_form import tflite_platforms
-from bridge.serving.warmup import add_warmup
+from bridge.saving.tflite_options import tflite_platforms
 from savedmodel.files.folder import staged_folder
 from savedmodel.manifest import Manifest, hash_file, write_manifest
 from savedmodel.model import DEFAULT_SIGNATURE
@@ -84,6 +83,8 @@ def run_export(
             progress("saving")
             _save(traced, staged, request)
             if request.warmup:
+                from bridge.serving.warmup import add_warmup
+
                 add_warmup(staged, request.warmup)
             environment = describe_environment(target.file)
             if request.revision is not None:

@@ -377,6 +377,12 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
         help="batch sizes that the server runs: 1,8,32",
     )
     parser.add_argument("--name", help="the model's name in its configuration; by default BASE's")
+    parser.add_argument(
+        "--measure",
+        metavar="SECONDS",
+        type=float,
+        help="measure the first request of each batch size in TensorFlow, for so long at most",
+    )
 
 
 def _add_rollback(parser: argparse.ArgumentParser) -> None:
@@ -400,6 +406,7 @@ def _run_publish(options: argparse.Namespace) -> int:
         batching=options.batching,
         keep=options.keep,
         name=options.name,
+        measure=options.measure,
     )
     _print_published(published, as_json=options.json)
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import RLock
 from typing import Any
@@ -17,7 +17,7 @@ from bridge.core.updates import UpdatePositions, find_assigned, without_updates
 from savedmodel.model import Variable
 from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import ArgumentError
+from xla_call_module.errors import ArgumentError, StructureError
 from xla_call_module.runtime.op import static_shape
 
 __all__ = ["VariableState"]
@@ -107,6 +107,7 @@ class VariableState:
             for leaf in leaves
         ]
         assigned = find_assigned(self._name, specs, tree, self._tree, self._positions, self._specs)
+        self._check_once(assigned.values())
         new = [(self._leaves[place], leaves[index]) for index, place in assigned.items()]
         with tf.control_dependencies([leaf for leaf in leaves if tf.is_tensor(leaf)]):
             done = [variable.assign(value, read_value=False) for variable, value in new]
@@ -115,6 +116,17 @@ class VariableState:
         with tf.control_dependencies(done):
             returned = [*map(tf.identity, leaves)]
         return without_updates(tree, returned, assigned)
+
+    def _check_once(self, places: Iterable[int]) -> None:
+        """Refuse two new values for one variable, of which the last would be that of both."""
+        seen: dict[int, str] = {}
+        for place in places:
+            path = self._specs[place].name
+            if (other := seen.setdefault(id(self._leaves[place]), path)) != path:
+                raise StructureError(
+                    f"{self._name} has new values for {other} and {path} of variables, which are "
+                    "one tf.Variable. To do: pass it once, or name one of them in updates=."
+                )
 
 
 def _locks_of(variables: Sequence[Any]) -> tuple[Any, ...]:

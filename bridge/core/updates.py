@@ -136,6 +136,12 @@ def find_assigned(
                     f"{name} has two new values for {'/'.join(path)}, by updates="
                     f"{_shown(positions)}. To do: name each part of params once."
                 )
+            if index in assigned:
+                other = "/".join([*places][assigned[index]])
+                raise StructureError(
+                    f"{name} has one new value for {other} and {'/'.join(path)}, by updates="
+                    f"{_shown(positions)}. To do: return it once for each, at positions of its own."
+                )
             assigned[index] = places[path]
     if not assigned:
         raise StructureError(

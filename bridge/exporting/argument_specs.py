@@ -17,6 +17,7 @@ from bridge.exporting.argument_text import ArrayText, parse_arguments
 from bridge.exporting.specifications import UnknownDimensions, parse_constraints
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import ArgumentError, DtypeError, StructureError
+from xla_call_module.symbolic_shapes import limited_parsing
 
 __all__ = ["to_specs"]
 
@@ -111,7 +112,8 @@ class _Symbols:
 
     def shape(self, text: str) -> tuple[Any, ...]:
         """Return the shape of a text."""
-        return tuple(export.symbolic_shape(self.unknown.name(text), scope=self.scope))
+        with limited_parsing(text):
+            return tuple(export.symbolic_shape(self.unknown.name(text), scope=self.scope))
 
 
 def _to_spec(leaf: Any, name: str, symbols: _Symbols) -> jax.ShapeDtypeStruct:

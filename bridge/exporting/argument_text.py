@@ -18,7 +18,7 @@ _PREFIXES = {"uint": "u", "bfloat": "bf", "int": "i", "float": "f", "complex": "
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ARRAY = re.compile(r"([A-Za-z][A-Za-z0-9_]*(?:<\w+>)?)\s*\[")
 _KEY = re.compile(r"[^\W\d][\w./~-]*|\d+|'[^']*'|\"[^\"]*\"")
-_AROUND_SIGNS = re.compile(r"\s*([,+*()-])\s*")
+_AROUND_SIGNS = re.compile(r"\s*([,+*^()-])\s*")
 _SPACE = re.compile(r"\s*")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _MAX_DEPTH = 50
@@ -201,7 +201,7 @@ class _Reader:
         if not self._take("]"):
             raise self.error("the ']' of the shape is missing", opened.start())
         shape = _AROUND_SIGNS.sub(r"\1", self.text[start : self.position - 1].strip())
-        if not re.fullmatch(r"[\w\s,+*()?-]*", shape, re.ASCII):
+        if not re.fullmatch(r"[\w\s,+*^()?-]*", shape, re.ASCII):
             raise self.error(f"{shape!r} is no shape", start)
         return ArrayText(dtype, shape)
 

@@ -14,6 +14,7 @@ from jax import export, tree_util
 
 from bridge.core._jax import polymorphic_shape_class
 from xla_call_module.errors import StructureError, quote
+from xla_call_module.symbolic_shapes import limited_parsing
 
 __all__ = [
     "ArgumentSpec",
@@ -122,7 +123,8 @@ def parse_constraints(constraints: Sequence[str]) -> tuple[str, ...]:
     """
     parsed = (constraints,) if isinstance(constraints, str) else tuple(constraints)
     try:
-        export.SymbolicScope(parsed)
+        with limited_parsing(parsed):
+            export.SymbolicScope(parsed)
     except (ValueError, TypeError, IndexError, TokenError) as error:
         raise StructureError(
             f"polymorphic_constraints={list(parsed)!r}: {quote(error)}. To do: write each one as "
@@ -218,9 +220,8 @@ def _symbolic(
             )
         return tuple(size for size in argument.shape if size is not None)
     try:
-        shape: tuple[Any, ...] = tuple(
-            export.symbolic_shape(text, like=argument.shape, scope=scope)
-        )
+        with limited_parsing(text):
+            shape = tuple(export.symbolic_shape(text, like=argument.shape, scope=scope))
     except (ValueError, TypeError, IndexError, TokenError) as error:
         raise StructureError(
             f"{argument.path} arrived as {argument}, and the polymorphic shape {text!r} does not "

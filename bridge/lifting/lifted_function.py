@@ -11,15 +11,14 @@ import jax
 import numpy as np
 
 from bridge.core._jax import enable_x64
-from bridge.lifting.composed_functions import NAMES
 from bridge.lifting.known_values import LiftedValue, PlatformChoice
+from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from bridge.lifting.module_lifting import walk_module
 from bridge.lifting.sharding_primitives import constrain_values, with_automatic_axes
 from xla_call_module.analyses.custom_calls import refuse_callbacks
 from xla_call_module.analyses.tensorflow_functions import refuse_functions
 from xla_call_module.call import CallModule, bind_symbols
 from xla_call_module.dtypes import WIDE
-from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.call_graph import check_calls
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import (
@@ -38,19 +37,21 @@ __all__ = ["dtypes_of", "lift_call"]
 
 
 def lift_call(
-    call: CallModule, mesh: Mesh | AbstractMesh | None = None
+    call: CallModule,
+    mesh: Mesh | AbstractMesh | None = None,
+    table: LiftingTable = JAX_TABLE,
 ) -> Callable[..., tuple[Any, ...]]:
     """Return the function of a call's operands that JAX traces operation by operation.
 
     Args:
         call: the call.
         mesh: the mesh that shardings and manual computations are for; None for none.
+        table: the rules by which operations become those of JAX.
 
     Returns:
         The function: an array for each of `call.operands`, to a tuple of its results. JAX traces it
         once for each kind of arguments, and writes it out where it is called.
     """
-    has_composed = mentions(call.module, NAMES)
 
     def lifted(*operands: Any) -> tuple[Any, ...]:
         _check_shapes(call, operands)
@@ -61,7 +62,7 @@ def lift_call(
             with dtypes_of(module):
                 main = find_main(module)
                 arguments = constrain_values(main, "arg_attrs", arguments, mesh)
-                results = walk_module(module, arguments, mesh, has_composed=has_composed)
+                results = walk_module(module, arguments, mesh, table=table)
                 return tuple(constrain_values(main, "res_attrs", results, mesh))
 
     def call_lifted(*operands: Any) -> tuple[Any, ...]:

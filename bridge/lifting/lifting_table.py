@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.lifting import (
@@ -27,7 +27,7 @@ from bridge.lifting import (
 from bridge.lifting.known_values import LiftedValue, as_array
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 
-__all__ = ["JAX_TABLE", "LiftingTable"]
+__all__ = ["JAX_TABLE", "TENSORFLOW_TABLE", "LiftingTable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +76,10 @@ JAX_TABLE = LiftingTable(
         **random_primitives.CUSTOM_CALLS,
     },
     composites={**custom_call_primitives.COMPOSITES},
+)
+# For what TensorFlow lowered: mapped, each element has the random bits of its own seed.
+TENSORFLOW_TABLE = replace(
+    JAX_TABLE,
+    rules={**JAX_TABLE.rules, **random_primitives.MAPPED_RULES},
+    custom_calls={**JAX_TABLE.custom_calls, **random_primitives.MAPPED_CUSTOM_CALLS},
 )

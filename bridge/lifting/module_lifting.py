@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
 
 from bridge.lifting.compile_time_folding import fold
 from bridge.lifting.composed_functions import ComposedCall, find_composed, find_named
-from bridge.lifting.custom_derivatives import with_derivative
 from bridge.lifting.known_values import (
     TOKEN,
     DeviceNumber,
@@ -58,7 +56,6 @@ def walk_module(
     arguments: Sequence[LiftedValue],
     mesh: Mesh | AbstractMesh | None = None,
     *,
-    has_composed: bool = True,
     table: LiftingTable = JAX_TABLE,
 ) -> list[Any]:
     """Return the results of the public function of a parsed module, as JAX's operations trace it.
@@ -67,13 +64,12 @@ def walk_module(
         module: the parsed module.
         arguments: the arguments of `main`, the platform index among them.
         mesh: the mesh that shardings and manual computations are for; None for none.
-        has_composed: whether calls of composed functions are looked for.
         table: the rules by which operations become those of JAX.
 
     Raises:
         InteropError: an operation that JAX cannot express; the message names it and its place.
     """
-    lifting = _Lifting(module, mesh, table, has_composed=has_composed)
+    lifting = _Lifting(module, mesh, table)
     return list(map(table.to_array, lifting.call(symbol_name(find_main(module)), arguments)))
 
 
@@ -85,15 +81,12 @@ class _Lifting:
         module: Any,
         mesh: Mesh | AbstractMesh | None,
         table: LiftingTable,
-        *,
-        has_composed: bool,
     ) -> None:
         self._functions = functions_of(module)
         # The functions that have other names than what they were traced from.
         self._traced_names = dict.fromkeys(("main", _EXPORT_MAIN), traced_name(module))
         self._mesh = mesh
         self._table = table
-        self._has_composed = has_composed
         self._jits: dict[Any, _NamedCall] = {}
         self._sizes: dict[str, int] = {}
 
@@ -108,41 +101,24 @@ class _Lifting:
     ) -> list[LiftedValue]:
         composed, slices = dict[Any, ComposedCall](), set[Any]()
         if self._table.has_functions:
-            composed = find_composed(block, self._functions, has_names=self._has_composed)
+            composed = find_composed(block, self._functions)
             slices = slices_in(block)
         parts = dict[Any, LiftedValue]()
 
         def emit(raw: Any, operands: list[LiftedValue], values: _Values) -> Sequence[LiftedValue]:
+            if (call := composed.get(raw)) is not None:
+                if raw != call.operations[-1]:  # which nothing else uses
+                    return [None] * len(raw.results)
+                return [call.function(*(as_array(values[operand]) for operand in call.inputs))]
             if raw in slices:
                 if raw not in parts:
                     parts.update(split_of(raw, operands[0], values, slices))
                 if parts[raw] is not None:
                     check_attributes(raw, self._table.rules[raw.name].attributes)
                     return [parts[raw]]
-            call = composed.get(raw)
-            if call is None:
-                return self._emit(raw, operands, values)
-            # What is in the middle of a call is used by nothing else.
-            return self._composed(call, values) if raw == call.operations[-1] else [None]
+            return self._emit(raw, operands, values)
 
         return walk_block(block, arguments, outside, emit, target=self._table.target)
-
-    def _composed(self, call: ComposedCall, values: _Values) -> list[LiftedValue]:
-        """Return the result of operations that are the call of one function."""
-
-        def compute(*arrays: Any) -> Any:
-            inner = values.new_child(dict(zip(call.inputs, arrays, strict=True)))
-            for raw in call.operations:
-                operands = [inner[operand] for operand in raw.operands]
-                inner.maps[0].update(
-                    zip(raw.results, self._emit(raw, operands, inner), strict=True)
-                )
-            return as_array(inner[call.operations[-1].results[0]])
-
-        given = [values[operand] for operand in call.inputs]
-        if (function := call.function) is not None:
-            return [function(*map(as_array, given))]
-        return _differentiable(call.known, compute, given)
 
     def _emit(
         self, raw: Any, operands: list[LiftedValue], values: _Values
@@ -211,15 +187,7 @@ class _Lifting:
         if named is not None:
             sizes = size_arguments(function)
             arrays = [operand for n, operand in enumerate(operands) if n not in sizes]
-            if named.is_own:
-                return list(jax.tree.leaves(named.known(*map(as_array, arrays))))
-
-            def compute(*arrays: Any) -> Any:
-                given = iter(arrays)
-                values = (o if n in sizes else next(given) for n, o in enumerate(operands))
-                return as_array(walk(*values)[0])
-
-            return _differentiable(named.known, compute, arrays)
+            return list(jax.tree.leaves(named(*map(as_array, arrays))))
         is_small = name in self._traced_names or self._size(name) <= _MAX_INLINED
         if is_small or not self._table.has_functions:
             return walk(*operands)
@@ -235,18 +203,6 @@ class _Lifting:
             block = self._functions[name].regions[0].blocks[0]
             self._sizes[name] = sum(1 + 16 * len(view.operation.regions) for view in block)
         return self._sizes[name]
-
-
-def _differentiable(
-    known: Callable[..., Any], compute: Callable[..., Any], operands: Sequence[LiftedValue]
-) -> list[LiftedValue]:
-    """Return what a function computes that has the derivative of a known one.
-
-    The derivative is asked for when the module is gone, so it is traced here.
-    """
-    arrays = [as_array(operand) for operand in operands]
-    traced = jaxpr_as_fun(jax.make_jaxpr(compute)(*arrays))
-    return [with_derivative(known, lambda *given: traced(*given)[0])(*arrays)]
 
 
 class _NamedCall:

@@ -31,10 +31,12 @@ __all__ = [
     "Aval",
     "OwnGraph",
     "is_own",
+    "kind_of",
     "own_graphs",
     "own_inputs",
     "size_arguments",
     "unconverted",
+    "values_broadcast",
     "without_sizes",
 ]
 
@@ -74,6 +76,13 @@ class OwnValue:
     operation: OwnOperation | None = None
     number: int = 0
 
+    def before_broadcasts(self) -> OwnValue:
+        """Return the value that this one repeats; itself if it repeats none."""
+        value = self
+        while value.operation is not None and value.operation.kind in BROADCASTS:
+            (value,) = value.operation.operands
+        return value
+
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class OwnOperation:
@@ -103,6 +112,19 @@ class OwnGraph:
 
     arguments: tuple[OwnValue, ...]
     results: tuple[OwnValue, ...]
+
+    @property
+    def kind(self) -> str:
+        """The kind of the operation that makes the one result; empty where there is none."""
+        made = self.results[0].operation if len(self.results) == 1 else None
+        return "" if made is None else made.kind
+
+    def with_definitions(self) -> Iterator[OwnGraph]:
+        """Yield the graph, and what defines the composite that it is, if it is one."""
+        yield self
+        made = self.results[0].operation
+        if made is not None and made.kind == COMPOSITE and made.operands == self.arguments:
+            yield from made.graphs
 
 
 def own_graphs(
@@ -166,7 +188,9 @@ def _written_out(main: Any, functions: Mapping[str, Any]) -> Any:
     return functions.get("_wrapped_jax_export_main", main)
 
 
-def own_inputs(value: Any, graph: OwnGraph, functions: Mapping[str, Any]) -> tuple[Any, ...] | None:
+def own_inputs(
+    value: Any, graph: OwnGraph, functions: Mapping[str, Any], *, through_broadcasts: bool = False
+) -> tuple[Any, ...] | None:
     """Return the values of a module of which another one is what a graph computes; None if of none.
 
     They have the type of that value, or are broadcast to it.
@@ -175,11 +199,13 @@ def own_inputs(value: Any, graph: OwnGraph, functions: Mapping[str, Any]) -> tup
         value: the value of the module.
         graph: the graph, which has one result.
         functions: the functions of the module.
+        through_broadcasts: whether operations that repeat elements do not matter. The module then
+            may compute something else, since it says nothing about which elements meet.
     """
-    match = _Match(functions)
+    match = _Match(functions, through_broadcasts=through_broadcasts)
     if len(graph.results) != 1 or not match.all_same([(graph.results[0], value)]):
         return None
-    inputs = [match.bound.get(argument) for argument in graph.arguments]
+    inputs = [match.arguments.get(argument) for argument in graph.arguments]
     if any(each is None for each in inputs):
         return None
     return tuple(inputs) if _broadcast_to(inputs, value) else None
@@ -220,7 +246,8 @@ def without_sizes(operation: Any, functions: Mapping[str, Any]) -> list[Any]:
     return operands
 
 
-def _kind_of(operation: Any) -> str:
+def kind_of(operation: Any) -> str:
+    """Return the name of an operation, that of one which is told no sizes."""
     return _OF_SIZES.get(operation.name, (operation.name,))[0]
 
 
@@ -262,6 +289,14 @@ def unconverted(value: Any) -> Any:
             break
         value = given
     return value
+
+
+def values_broadcast(value: Any) -> Iterator[Any]:
+    """Yield a value, and those that are broadcast to it."""
+    yield value
+    while getattr(value.owner, "name", "") in BROADCASTS:
+        value = unconverted(value.owner.operands[0])
+        yield value
 
 
 def _element_of(value: Any) -> str:
@@ -312,7 +347,7 @@ class _Reader:
             self._block(block, function, {} if function is not None else values)
             for block, function in _blocks_of(raw, self._functions)
         )
-        operation = OwnOperation(_kind_of(raw), _attributes_of(raw), operands, graphs)
+        operation = OwnOperation(kind_of(raw), _attributes_of(raw), operands, graphs)
         return {
             result: OwnValue(_element_of(result), _constant_of(result), operation, number)
             for number, result in enumerate(raw.results)
@@ -323,13 +358,15 @@ class _Match:
     """Compares a graph with operations of a module, from results to arguments.
 
     Attributes:
-        bound: the value of the module that each value of the graph is.
+        arguments: the value of the module that each argument of the graph is.
     """
 
-    def __init__(self, functions: Mapping[str, Any]) -> None:
+    def __init__(self, functions: Mapping[str, Any], *, through_broadcasts: bool = False) -> None:
         self._functions = functions
+        self._through_broadcasts = through_broadcasts
         self._made: dict[OwnOperation, Any] = {}
-        self.bound: dict[OwnValue, Any] = {}
+        self._bound: dict[OwnValue, Any] = {}
+        self.arguments: dict[OwnValue, Any] = {}
 
     def same_block(self, graph: OwnGraph, block: Any, function: Any) -> bool:
         """Return whether a block computes what a graph does, of its arguments in their order."""
@@ -340,31 +377,39 @@ class _Match:
         """Return whether values of a graph are those of the module."""
         pending = list(pairs)
         while pending:
-            own, value = pending.pop()
-            value = unconverted(value)
-            known = self.bound.setdefault(own, value)
-            if own.element != _element_of(value):
+            more = self._same_value(*pending.pop())
+            if more is None:
                 return False
-            if known != value:
-                if _constant_of(known) is None or _constant_of(known) != _constant_of(value):
-                    return False
-                continue
-            if own.constant is not None:
-                if own.constant != _constant_of(value):
-                    return False
-            elif own.operation is not None:
-                more = self._same_operation(own.operation, own.number, value)
-                if more is None:
-                    return False
-                pending += more
+            pending += more
         return True
+
+    def _same_value(self, own: OwnValue, value: Any) -> list[tuple[OwnValue, Any]] | None:
+        """Return what has to be the same besides; None if the value is another one."""
+        value = unconverted(value)
+        if self._through_broadcasts:
+            own = own.before_broadcasts()
+        if own.operation is None:
+            self.arguments.setdefault(own, value)
+        if self._through_broadcasts:
+            *_, value = values_broadcast(value)
+        known = self._bound.setdefault(own, value)
+        if own.element != _element_of(value):
+            return None
+        if known != value:
+            is_repeated = _constant_of(known) is not None
+            return [] if is_repeated and _constant_of(known) == _constant_of(value) else None
+        if own.constant is not None:
+            return [] if own.constant == _constant_of(value) else None
+        if own.operation is None:
+            return []
+        return self._same_operation(own.operation, own.number, value)
 
     def _same_operation(
         self, own: OwnOperation, number: int, value: Any
     ) -> list[tuple[OwnValue, Any]] | None:
         """Return what has to be the same besides; None if the operation is another one."""
         maker = getattr(value.owner, "operation", value.owner)
-        if not hasattr(maker, "operands") or _kind_of(maker) != own.kind:
+        if not hasattr(maker, "operands") or kind_of(maker) != own.kind:
             return None
         if maker.results[number] != value:
             return None
@@ -380,7 +425,8 @@ class _Match:
         more = list(zip(own.operands, operands, strict=True))
         for graph, (block, function) in zip(own.graphs, blocks, strict=True):
             if function is not None:
-                if not is_own(function, graph, self._functions):
+                match = _Match(self._functions, through_broadcasts=self._through_broadcasts)
+                if not match.same_block(graph, block, function):
                     return None
                 continue
             inner = self._enter(graph, block, None)
@@ -396,5 +442,5 @@ class _Match:
         arguments, results = _arguments_of(block, function), _results_of(block)
         if len(arguments) != len(graph.arguments) or len(results) != len(graph.results):
             return None
-        self.bound.update(zip(graph.arguments, arguments, strict=True))
+        self._bound.update(zip(graph.arguments, arguments, strict=True))
         return list(zip(graph.results, results, strict=True))

@@ -34,7 +34,11 @@ Sizes = tuple[tuple[int | None, ...], ...]
 
 
 class Arguments:
-    """The arguments that a loaded function takes besides its parameters."""
+    """The arguments that a loaded function takes besides its parameters.
+
+    Attributes:
+        tree: the structure of (args, kwargs), as the function takes them.
+    """
 
     def __init__(
         self,
@@ -58,7 +62,7 @@ class Arguments:
             for index, spec in enumerate(argument_specs(exported))
         )
         self._first = len(bound.variables)
-        self._tree = _without_params(exported, has_params=bound.params is not None)
+        self.tree = _without_params(exported, has_params=bound.params is not None)
         self._names = bound.inputs
         self._taken = bound.taken
         self._wide = [
@@ -68,7 +72,7 @@ class Arguments:
         ]
         self._accepted: set[tuple[Any, ...]] = set()
         # The structure of the arguments of the last call, and what was found of it.
-        self._last: tuple[Any, Match | None] = self._tree, Match()
+        self._last: tuple[Any, Match | None] = self.tree, Match()
 
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Match]:
         """Return the leaves of the arguments, and how their structure matches the function's.
@@ -101,11 +105,26 @@ class Arguments:
             self._check_platform()
         return leaves, match or Match()
 
+    def plain_types(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> frozenset[type] | None:
+        """Return the types of arguments that were accepted, if JAX checks such ones as well.
+
+        They are arrays of JAX, in the structure of the function, none of them of 64 bits.
+        """
+        leaves, tree = self._flatten(args, kwargs)
+        is_plain = all(isinstance(leaf, jax.Array) for leaf in leaves) and not any(
+            isinstance(leaf, jax.core.Tracer) for leaf in leaves
+        )
+        if not is_plain or tree != self.tree or self._wide or SHAPE_ASSERTIONS in self._checks:
+            return None
+        return frozenset(map(type, leaves))
+
     def _match(self, tree: Any) -> Match | None:
         """Return how arguments match the structure that the function takes; None if they do not."""
         known, match = self._last
         if known != tree:
-            match = match_trees(tree, self._tree)
+            match = match_trees(tree, self.tree)
             self._last = tree, match
         return match
 
@@ -155,11 +174,11 @@ class Arguments:
     ) -> list[Any]:
         named = {index: kwargs.get(name) for name, index in self._names.items()}
         named |= self._nameless()
-        expected = range(self._first, self._first + self._tree.num_leaves)
+        expected = range(self._first, self._first + self.tree.num_leaves)
         if args or kwargs.keys() != self._names.keys() or named.keys() != set(expected):
             raise StructureError(
                 f"{self._key} was called with (args, kwargs) of the structure {tree}; expected "
-                f"{self._tree}, or its inputs by name: {', '.join(self._names) or 'none'}."
+                f"{self.tree}, or its inputs by name: {', '.join(self._names) or 'none'}."
             )
         return [named[index] for index in expected]
 
@@ -169,7 +188,7 @@ class Arguments:
         TensorFlow does not say of an input that it has saved again which argument it was.
         """
         avals = self._exported.in_avals
-        indices = range(self._first, self._first + self._tree.num_leaves)
+        indices = range(self._first, self._first + self.tree.num_leaves)
         return {
             index: np.zeros(avals[index].shape, avals[index].dtype)
             for index in {*indices} - {*self._names.values()}

@@ -42,6 +42,7 @@ from savedmodel.model import (
     Value,
     Variable,
 )
+from xla_call_module.analyses.constraints import constraints_in
 from xla_call_module.analyses.custom_calls import classify, refuse_callbacks
 from xla_call_module.analyses.infer_signature import infer_signature
 from xla_call_module.analyses.several_devices import check_one_device
@@ -71,8 +72,8 @@ def exported_from_call(call: CallModule) -> export.Exported:
         refuse_callbacks(call.name, module)
         refuse_functions(call.name, module)
         check_calls(functions_of(module))
-    scope = export.SymbolicScope()
     with limited_steps("to read the shapes of a call"):
+        scope = export.SymbolicScope(_constraints_of(call))
         args = [_to_spec(spec, scope) for spec in call.operands]
         results = [_to_spec(spec, scope) for spec in call.results]
 
@@ -92,6 +93,13 @@ def exported_from_call(call: CallModule) -> export.Exported:
         nr_devices=call.nr_devices,
     )
     return cut_vjp(exported, 0)  # its VJP is that of the zeros
+
+
+def _constraints_of(call: CallModule) -> list[str]:
+    """Return the constraints that a module asserts, and that the sizes of results are sizes."""
+    dims = (dim for spec in call.results for dim in spec.shape or () if "-" in str(dim))
+    asserted = [str(constraint) for constraint in constraints_in(call.module)]
+    return [*asserted, *(f"{dim} >= 0" for dim in dict.fromkeys(dims))]
 
 
 def _to_spec(spec: TensorSpec, scope: export.SymbolicScope) -> jax.ShapeDtypeStruct:

@@ -20,7 +20,6 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from bridge.core._jax import Shardings, map_orders, outside_meshes, replace_shardings
 from bridge.core.mesh_text import axes_text, draw_mesh
 from bridge.core.narrowing import x64_if_needed
-from bridge.lifting.lifted_function import lift_call
 from savedmodel.model import Cast, Output, Signature, Value
 from xla_call_module._jax import named_shardings
 from xla_call_module.analyses.module_shardings import read_module_shardings
@@ -227,6 +226,8 @@ def _lifted(exported: export.Exported, changed: export.Exported, mesh: Mesh) -> 
         changed: the same with its shardings on the other mesh.
         mesh: the other mesh.
     """
+    from bridge.lifting.lifted_function import lift_call
+
     call = from_exported(exported, allow_flat_trees=True)
     specs = []
     for position in call.kept:

@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 
 from bridge.core.keys import to_logical, to_physical
 from bridge.core.tree_matching import match_trees
-from bridge.lifting.lifted_function import lift_call
 from bridge.loading.derivative_primitives import Flat, is_float0
 from bridge.loading.needed_devices import needed_devices, require_devices
 from xla_call_module.analyses.constraints import constraints_in
@@ -58,6 +57,8 @@ def lift_leaves(exported: export.Exported, mesh: Mesh | None = None, *, name: st
     Raises:
         InteropError: it cannot be called as a module.
     """
+    from bridge.lifting.lifted_function import lift_call
+
     with open_module(exported.mlir_module_serialized) as module:
         # What TensorFlow cannot call JAX may; what JAX cannot is refused where it is traced.
         targets = custom_call_targets(walk(module))

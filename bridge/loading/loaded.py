@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +23,8 @@ from bridge.loading.calling import call_flat, gradient_source
 from bridge.loading.exported_from_call import exported_from_call
 from bridge.loading.placing import OnMesh, place_variable
 from savedmodel.model import SavedModel, Signature, Variable
+from xla_call_module._autograph import exempt_from_autograph
+from xla_call_module._jax import is_runtime_inherited
 from xla_call_module.checks import DisabledCheck, unite
 from xla_call_module.dimensions import aval_text
 from xla_call_module.errors import InteropError, StructureError, quote
@@ -30,13 +32,21 @@ from xla_call_module.exported import from_exported
 from xla_call_module.flags import read_flags
 from xla_call_module.pytrees.tree_restoring import missing_classes
 from xla_call_module.stablehlo.refining import refine
-from xla_call_module.tracebacks import api_boundary, warn
+from xla_call_module.tracebacks import api_boundary, leave_out_frames, warn
 
 __all__ = ["LoadedSignature", "VariableValues"]
 
 # The number of shapes that a function was not exported for, and for which it is kept.
 _MAX_REFINED = 16
 _is_outside_transformations = transformation_query()
+# Positional and keyword arguments -> the results, or NotImplemented.
+_PlainCall = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
+
+
+def _never(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return NotImplemented: nothing has been called with all checks yet."""
+    del args, kwargs
+    return NotImplemented
 
 
 class LoadedSignature:
@@ -57,6 +67,8 @@ class LoadedSignature:
 
     Attributes:
         key: the key of the signature.
+        call_plain: the call of arguments that need no other checks than those of JAX; it returns
+            NotImplemented for all others, and for what JAX refuses.
     """
 
     key: str
@@ -75,6 +87,7 @@ class LoadedSignature:
         self._model = model
         self._values = values
         self._refined: dict[Sizes, Any] = {}
+        self.call_plain: _PlainCall = _never
 
     @property
     @api_boundary
@@ -168,7 +181,7 @@ class LoadedSignature:
 
         return tuple("" if i is None else name(i) for i in self.binding.variables)
 
-    @api_boundary
+    @exempt_from_autograph
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, and return its results as a pytree.
 
@@ -183,8 +196,44 @@ class LoadedSignature:
             ShardingError: it was exported for several devices and loaded without a mesh; the mesh
                 does not divide a dimension that is split along it.
         """
+        try:
+            found = self.call_plain(args, kwargs)
+            return self.call_checked(args, kwargs) if found is NotImplemented else found
+        except Exception as error:
+            leave_out_frames(error)
+            raise
+
+    def call_checked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call the function with all checks, and call arguments of the same kind without them."""
         results, tree = self.call_on({}, args, kwargs)
+        if self._mesh is None and (types := self._arguments.plain_types(args, kwargs)) is not None:
+            self.call_plain = self._plain_call(types)
         return tree_util.tree_unflatten(tree, results)
+
+    def _plain_call(self, types: frozenset[type]) -> _PlainCall:
+        """Return the call of arrays of these types, which JAX checks as much as this package would.
+
+        It does not refer to the signature, so that the arrays go with the last name of that.
+        """
+        run = partial(self._run, *self._device_parameters)
+        in_tree, unflatten = self._arguments.tree, self.exported.out_tree.unflatten
+        is_flat = in_tree == tree_util.tree_structure(((0,) * in_tree.num_leaves, {}))
+        count = in_tree.num_leaves if is_flat else -1
+
+        def call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+            try:
+                leaves: Sequence[Any] = args
+                if kwargs or len(args) != count:
+                    leaves, tree = tree_util.tree_flatten((args, kwargs))
+                    if tree != in_tree:
+                        return NotImplemented
+                if types.issuperset(map(type, leaves)) and not is_runtime_inherited():
+                    return unflatten(run(*leaves))
+            except Exception:  # noqa: BLE001 - the call with all checks raises it
+                pass
+            return NotImplemented
+
+        return call
 
     def call_on(
         self, state: Mapping[int, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -11,8 +12,9 @@ from jax.sharding import Mesh
 from bridge.loading.loaded import LoadedSignature, VariableValues
 from bridge.loading.stateful import StatefulModel
 from savedmodel.model import DEFAULT_SIGNATURE, SavedModel
+from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module.errors import ShardingError, StructureError
-from xla_call_module.tracebacks import api_boundary
+from xla_call_module.tracebacks import api_boundary, leave_out_frames
 
 __all__ = ["LoadedModel"]
 
@@ -47,7 +49,7 @@ class LoadedModel:
         if DEFAULT_SIGNATURE not in model.others:
             self._default_key = model.default.key
 
-    @property
+    @cached_property
     @api_boundary
     def default(self) -> LoadedSignature:
         """The signature that is called when the model is.
@@ -62,10 +64,15 @@ class LoadedModel:
         """The parameters of the default signature."""
         return self.default.params
 
-    @api_boundary
+    @exempt_from_autograph
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the default signature."""
-        return self.default(*args, **kwargs)
+        try:
+            found = self.default.call_plain(args, kwargs)
+            return self.default.call_checked(args, kwargs) if found is NotImplemented else found
+        except Exception as error:
+            leave_out_frames(error)
+            raise
 
     @api_boundary
     def stateful(self) -> StatefulModel:

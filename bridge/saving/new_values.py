@@ -24,7 +24,7 @@ from bridge.exporting.framework_modules import from_module
 from bridge.exporting.plain_parameters import PlainParameters, is_plain
 from bridge.inspecting.wording import counted
 from bridge.saving.parameters import to_variables
-from bridge.saving.tflite_form import check_tflite_params
+from bridge.saving.tflite_options import check_tflite_params
 from savedmodel.decode.objects import VALUE
 from savedmodel.encode.objects import OBJECT_GRAPH_KEY
 from savedmodel.files.model_folder import ModelFolder

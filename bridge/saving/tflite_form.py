@@ -3,102 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-from jax import export, tree_util
+from jax import export
 
-from bridge.core.keys import to_physical
-from bridge.exporting.export_model import is_exported
 from bridge.litert.lowering.call_lowering import lower_call
 from bridge.litert.lowering.converter_misreadings import prevent_misreadings
 from bridge.litert.lowering.lowering_table import TENSORFLOW_TABLE
 from bridge.litert.lowering.storage_dtypes import boundary_dtype
-from bridge.saving.processes import is_multi_process
+from bridge.saving.tflite_options import TFLITE_PLATFORM
 from xla_call_module._jax import PassManager, ir
 from xla_call_module.analyses.tflite_conversion import FAULTS, conversion_faults
 from xla_call_module.call import CallModule, read_artifact_version
 from xla_call_module.checks import DisabledCheck
-from xla_call_module.errors import (
-    DtypeError,
-    PlatformError,
-    ShardingError,
-    StructureError,
-    UnsupportedError,
-)
+from xla_call_module.errors import DtypeError, PlatformError, ShardingError, UnsupportedError
 from xla_call_module.exported import from_exported
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.platform_selection import select_platforms
-from xla_call_module.platforms import parse_platforms
 from xla_call_module.stablehlo.inlining import inline_calls
 from xla_call_module.stablehlo.modules import find_main, open_module, serialize_module
 
-__all__ = ["check_tflite_options", "check_tflite_params", "tflite_platforms", "to_tflite_form"]
-
-_PLATFORM = "cpu"
-
-
-def check_tflite_options(*, residuals: bool, updates: Any) -> None:
-    """Refuse options that change what a signature runs.
-
-    Raises:
-        StructureError: one of them is on.
-    """
-    if residuals:
-        raise StructureError(
-            "residuals=True has the function compute what its gradient needs, which is nothing for "
-            "TFLite. To do: leave out residuals=True, or tflite=True."
-        )
-    if updates is not None:
-        raise StructureError(
-            "updates= assigns variables, which the converter to TFLite in TensorFlow makes "
-            "constants. To do: leave out updates=, so that the state is an argument and a result; "
-            "or leave out tflite=True."
-        )
-
-
-def tflite_platforms(model: Any, platforms: Sequence[str] | None) -> Sequence[str] | None:
-    """Return what a function is exported for: TFLite runs what is for a CPU.
-
-    Args:
-        model: as for `bridge.save`.
-        platforms: those that were asked for.
-
-    Raises:
-        PlatformError: there are others among them.
-    """
-    if platforms is not None and parse_platforms(platforms) != (_PLATFORM,):
-        raise PlatformError(
-            f"platforms is {', '.join(platforms)}, and tflite=True writes a file for cpu. To do: "
-            "leave out platforms, and save a file for the others without tflite=True."
-        )
-    models = model.values() if isinstance(model, Mapping) else [model]
-    return platforms if all(map(is_exported, models)) else [_PLATFORM]
-
-
-def check_tflite_params(params: Any) -> None:
-    """Refuse parameters that the converter makes others of.
-
-    Raises:
-        UnsupportedError: there is an infinity in one.
-        ShardingError: one is on devices of several processes.
-    """
-    if is_multi_process(params):
-        raise ShardingError(
-            "Several processes hold the parameters, and TFLite has them in one file. To do: gather "
-            "them in one process first, or leave out tflite=True."
-        )
-    for path, leaf in tree_util.tree_leaves_with_path(params):
-        array = np.asarray(to_physical(leaf))
-        if jnp.issubdtype(array.dtype, jnp.floating) and np.isinf(array).any():
-            raise UnsupportedError(
-                f"The parameter params{tree_util.keystr(path)} has infinite elements, of which the "
-                "converter to TFLite in TensorFlow makes the greatest numbers. To do: make them in "
-                "the function, such as jnp.where(mask, 0, -jnp.inf)."
-            )
+__all__ = ["to_tflite_form"]
 
 
 def to_tflite_form(exported: export.Exported, parameters: int) -> export.Exported:
@@ -121,7 +48,7 @@ def to_tflite_form(exported: export.Exported, parameters: int) -> export.Exporte
         mlir_module_serialized=_corrected(
             lowered.mlir_module_serialized, [spec.name for spec in call.args], parameters
         ),
-        platforms=(_PLATFORM,),
+        platforms=(TFLITE_PLATFORM,),
         module_kept_var_idx=lowered.module_kept_var_idx,
         calling_convention_version=lowered.calling_convention_version,
         uses_global_constants=lowered.uses_global_constants,
@@ -132,7 +59,7 @@ def to_tflite_form(exported: export.Exported, parameters: int) -> export.Exporte
 
 def _one_platform(exported: export.Exported) -> CallModule:
     """Return the call of a function for the platform and the dtypes that TFLite has."""
-    if _PLATFORM not in exported.platforms:
+    if TFLITE_PLATFORM not in exported.platforms:
         raise PlatformError(
             f"{exported.fun_name} was exported for {', '.join(exported.platforms)}, and TFLite "
             "runs what is for a CPU. To do: export it for cpu, too."
@@ -151,7 +78,7 @@ def _one_platform(exported: export.Exported) -> CallModule:
                 "such numbers. To do: pass and return float32 or int32; others may stand inside of "
                 "the function."
             )
-    return run_passes(call, [select_platforms([_PLATFORM]), lower_linalg(operations=True)])
+    return run_passes(call, [select_platforms([TFLITE_PLATFORM]), lower_linalg(operations=True)])
 
 
 def _corrected(artifact: bytes, names: Sequence[str], parameters: int) -> bytes:

@@ -7,10 +7,11 @@ it is first used. Only `compose` needs TensorFlow.
 (`base_path.py`, on a disk or in an object store). `signatures.py` reads the signatures as requests
 reach them, from files of any writer, with the batch sizes that they take; the requests of
 `warmup.py` and the files of `configuration.py` are checked against these before the version
-appears. `compose` puts a user's TensorFlow functions around a call: `preprocessing.py` makes inputs
-of a request, and `methods.py` names the outputs as Serving's method wants them. All messages of
-Serving are declared in `messages.py`; a field that is needed is added there, and a test compares
-it with upstream's.
+appears. `first_requests.py` says what XLA compiles for which sizes, and `server_commands.py` has
+the options without which a server compiles nothing. `compose` puts a user's TensorFlow functions
+around a call: `preprocessing.py` makes inputs of a request, and `methods.py` names the outputs as
+Serving's method wants them. All messages of Serving are declared in `messages.py`; a field that is
+needed is added there, and a test compares it with upstream's.
 """
 
 from __future__ import annotations

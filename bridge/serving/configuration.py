@@ -24,10 +24,12 @@ from bridge.serving.messages import (
     decode_text,
     encode_text,
 )
+from bridge.serving.server_commands import compilation_flags, servers_comment
 from bridge.serving.signatures import ServedSignature, ServedTensor
 from savedmodel.files.remote import is_remote
 from xla_call_module.dimensions import evaluate
 from xla_call_module.errors import StructureError
+from xla_call_module.platforms import parse_platforms
 from xla_call_module.tracebacks import api_boundary
 
 __all__ = [
@@ -323,15 +325,17 @@ class ConfigFiles:
         models: the path of models.config.
         monitoring: the path of monitoring.config.
         batching: the path of batching_parameters.txt; None where requests are not batched.
+        platforms: the platforms of the servers; none where no model calls a StableHLO module.
     """
 
     models: str
     monitoring: str
     batching: str | None = None
+    platforms: tuple[str, ...] = ("cpu",)
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of `tensorflow_model_server` that name these files."""
+        """The options of `tensorflow_model_server` that name these files, and enable XLA."""
         batched = (
             ("--enable_batching=true", f"--batching_parameters_file={self.batching}")
             if self.batching
@@ -341,6 +345,7 @@ class ConfigFiles:
             f"--model_config_file={self.models}",
             f"--monitoring_config_file={self.monitoring}",
             *batched,
+            *compilation_flags(self.platforms),
         )
 
 
@@ -351,6 +356,7 @@ def write_configs(
     *,
     batching: Batching | None = None,
     metrics_path: str | None = METRICS_PATH,
+    platforms: Sequence[str] = ("cpu",),
 ) -> ConfigFiles:
     """Write the files that a model server of several models is started with.
 
@@ -362,6 +368,8 @@ def write_configs(
         batching: how the requests of all models are batched; None if they are not.
         metrics_path: the path below the REST port at which Prometheus finds the metrics; None for
             none.
+        platforms: `cpu`, `cuda` or both, for which the server has to compile StableHLO modules;
+            none where no model calls one.
 
     Raises:
         StructureError: there is no model, two have the same name, or one is no `ModelConfig`.
@@ -370,8 +378,11 @@ def write_configs(
     Example:
         >>> from bridge.serving import ModelConfig, write_configs
         >>> digits = ModelConfig("digits", "/models/digits", [3, 4], {"stable": 3, "canary": 4})
-        >>> write_configs("configs", [digits]).options
-        ('--model_config_file=...models.config', '--monitoring_config_file=...monitoring.config')
+        >>> for option in write_configs("configs", [digits]).options:
+        ...     print(option)
+        --model_config_file=...models.config
+        --monitoring_config_file=...monitoring.config
+        --xla_cpu_compilation_enabled=true
     """
     given: Any = batching  # users may pass anything
     if given is not None and not isinstance(given, Batching):
@@ -379,17 +390,19 @@ def write_configs(
             f"batching={given!r}; expected a Batching. To do: pass such as "
             "bridge.serving.Batching((1, 8, 32))."
         )
-    text = models_text(models)
+    servers = parse_platforms(platforms) if platforms else ()
+    text = models_text(models, servers)
     place = open_base_path(folder)
     return ConfigFiles(
         models=place.write_text(MODELS_FILE, text),
         monitoring=place.write_text(MONITORING_FILE, monitoring_text(metrics_path)),
         batching=None if batching is None else place.write_text(BATCHING_FILE, batching.to_text()),
+        platforms=servers,
     )
 
 
-def models_text(models: Sequence[ModelConfig]) -> str:
-    """Return the content of models.config.
+def models_text(models: Sequence[ModelConfig], platforms: Sequence[str]) -> str:
+    """Return the content of models.config, which says how servers for it are started.
 
     Raises:
         StructureError: there is no model, two have the same name, or one is no `ModelConfig`.
@@ -418,7 +431,7 @@ def models_text(models: Sequence[ModelConfig]) -> str:
         else:
             policy.latest.num_versions = versions or 1
         config.version_labels.update(model.labels)
-    return encode_text(message)
+    return servers_comment(platforms) + encode_text(message)
 
 
 def monitoring_text(metrics_path: str | None = METRICS_PATH) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
@@ -33,7 +35,9 @@ from bridge.serving.configuration import (
     parse_batching,
     pinned_versions,
 )
-from bridge.serving.signatures import read_signatures
+from bridge.serving.first_requests import FirstRequests, find_first_requests
+from bridge.serving.server_commands import ServerCommand, server_commands
+from bridge.serving.signatures import ServedSignature, read_signatures
 from bridge.serving.warmup import write_warmup
 from bridge.update import changes_text, write_updated
 from savedmodel.files.assets import OWN_BATCHING_FILE, PUBLICATION_FILE, WARMUP_FILE
@@ -63,7 +67,7 @@ class PublishOptions(SaveOptions, total=False):
 
 # Each means that another publisher has finished.
 _ATTEMPTS = 20
-_Made: TypeAlias = "tuple[dict[str, Any], Batching | None]"
+_Made: TypeAlias = "tuple[dict[str, Any], Batching | None, tuple[str, ...]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -76,6 +80,10 @@ class Published(WrittenFile):
         warmup: the number of its warmup records.
         removed: the older versions that were removed.
         configs: the files that a server is started with; None where none were written.
+        servers: for each platform that TensorFlow Serving has an image for what starts it; none
+            after `rollback`.
+        first_requests: what XLA compiles at the first request of each size, and how long that takes
+            where it was measured; empty after `rollback`.
         copy_of: the version that it is a copy of; None for a new one.
         updated: the names of the variables that have new values in it, where weights were put into
             a file.
@@ -86,20 +94,22 @@ class Published(WrittenFile):
     warmup: int = 0
     removed: tuple[int, ...] = ()
     configs: ConfigFiles | None = None
+    servers: tuple[ServerCommand, ...] = ()
+    first_requests: FirstRequests = field(default_factory=FirstRequests)
     copy_of: int | None = None
     updated: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return a line for each fact, what starts a server, and each signature."""
-        command = () if self.configs is None else ("tensorflow_model_server", *self.configs.options)
         lines = [
             f"version {self.version}: {printable(self.path)}",
             f"a copy of version {self.copy_of}" if self.copy_of is not None else "",
             f"{self.warmup} warmup records" if self.warmup else "",
             changes_text(self.updated, self.kept) if self.updated else "",
             f"removed: {', '.join(map(str, self.removed))}" if self.removed else "",
-            " ".join(command),
+            *(printable(text) for each in self.servers for text in (str(each), each.container)),
+            *map(printable, self.first_requests.lines()),
             ", ".join(self._facts()),
             *self._signature_lines(),
         ]
@@ -123,6 +133,7 @@ def publish(
     keep: int | None = None,
     name: str | None = None,
     seed: int = 0,
+    measure: float | None = None,
     **options: Unpack[PublishOptions],
 ) -> Published:
     """Write a model as the next version below a folder that TensorFlow Serving watches.
@@ -158,12 +169,18 @@ def publish(
             highest, this one, and those that the `models.config` there names.
         name: of the model, in its configuration; by default the folder's.
         seed: of the random inputs that warm it up.
+        measure: for how many seconds TensorFlow may run, in a process of its own that is ended
+            then, to measure the first request of each size before the version appears; by default
+            nothing is run. The sizes are those of `warmup`, `batching` and `batch_buckets`, or 1.
+            The seconds are of this machine's CPU, and are written to
+            `assets.extra/jax_tf_bridge_first_requests.json`.
         options: `params`, `gradient_order` and whatever else `bridge.save` takes.
 
     Raises:
         StructureError: a batch size does not fit the module or its constraints; `version` is
             there; what `bridge.save` and `bridge.serving.add_warmup` refuse.
         ShardingError: the parameters are spread over several processes.
+        MissingDependencyError: `measure` needs TensorFlow.
         InteropError, OSError: as `bridge.save`. Then no version has appeared.
 
     Example:
@@ -187,17 +204,21 @@ def publish(
         raise TypeError(f"publish() got an unexpected keyword argument {unknown[0]!r}")
     base = open_base_path(base_path)
     _check_numbers(version, keep)
+    _check_limit(measure)
     if version is not None and version in base.taken():
         raise _taken(base, version)
     own_name = name if name is not None else base.path.rpartition("/")[2]
     make = partial(
         _make, model, base, base_path, weights, warmup, batching, options,
-        version=version, name=own_name, seed=seed,
+        version=version, name=own_name, seed=seed, measure=measure,
     )  # fmt: skip
-    facts, wanted = _until_placed(make)
-    configs = None if wanted is None else _configure(base, own_name, wanted)
+    facts, wanted, platforms = _until_placed(make)
+    configs = None if wanted is None else _configure(base, own_name, wanted, platforms)
     removed = () if keep is None else _remove_old(base, keep, facts["version"])
-    return Published(removed=removed, configs=configs, **facts)
+    named = (f"--model_name={own_name}", f"--model_base_path={base.path}")
+    files = named if configs is None else dataclasses.replace(configs, platforms=()).options
+    servers = server_commands(base.path, files, platforms, facts["tensorflow"])
+    return Published(removed=removed, configs=configs, servers=servers, **facts)
 
 
 def _until_placed(make: Callable[[], _Made]) -> _Made:
@@ -220,8 +241,9 @@ def _make(
     version: int | None,
     name: str,
     seed: int,
+    measure: float | None,
 ) -> _Made:
-    """Make a version and let it appear; return its facts, and the batching that was asked for."""
+    """Make a version and let it appear; return its facts, the batching, and the platforms."""
     with base.new_version() as folder:
         changes: dict[str, Any] = {}
         newest = None
@@ -237,10 +259,16 @@ def _make(
         wanted = parse_batching(batching, sizes=sizes or ())
         if warmup is not None or wanted is not None:
             _prepare(folder, warmup, wanted, name=name, seed=seed)
+        signatures = _signatures(folder)
+        allowed = () if wanted is None else wanted.allowed_batch_sizes
+        first = find_first_requests(folder, signatures, allowed, limit=measure, seed=seed)
+        if any(option is not None for option in (warmup, wanted, measure)):
             _renew_manifest(folder)
-        facts = {"warmup": _count_records(folder), **facts_of(folder), **changes}
+        facts = {"warmup": _count_records(folder), "first_requests": first, **facts_of(folder)}
+        facts |= changes
+        platforms = tuple({name: None for each in signatures for name in each.platforms})
         path, number = _place(base, folder, version, newest=newest)
-    return {"path": path, "version": number, **facts}, wanted
+    return {"path": path, "version": number, **facts}, wanted, platforms
 
 
 def _fill_with_weights(
@@ -328,6 +356,13 @@ def rollback(
     )
 
 
+def _signatures(folder: Path) -> tuple[ServedSignature, ...]:
+    """Return the signatures of a version; none where it has none that a server could call."""
+    with suppress(FormatError):
+        return read_signatures(folder)
+    return ()
+
+
 def _bucket_sizes(folder: Path) -> tuple[int, ...]:
     """Return the sizes that any of the signatures pads batches to."""
     buckets = [signature.buckets for signature in read_signatures(folder)]
@@ -374,6 +409,12 @@ def _check_numbers(version: int | None, keep: int | None) -> None:
         whole = isinstance(given, int) and not isinstance(given, bool)
         if given is not None and not (whole and 1 <= given <= MAX_VERSION):
             raise StructureError(f"{what}={given!r}; expected a whole number of at least 1.")
+
+
+def _check_limit(measure: Any) -> None:
+    is_number = isinstance(measure, int | float) and not isinstance(measure, bool)
+    if measure is not None and not (is_number and 0 < measure <= threading.TIMEOUT_MAX):
+        raise StructureError(f"measure={measure!r}; expected a number of seconds, such as 60.")
 
 
 def _fill(
@@ -494,17 +535,19 @@ def _taken(base: BasePath, version: int) -> StructureError:
     )
 
 
-def _configure(base: BasePath, name: str, batching: Batching) -> ConfigFiles:
+def _configure(
+    base: BasePath, name: str, batching: Batching, platforms: tuple[str, ...]
+) -> ConfigFiles:
     """Write the files beside the versions, without those that exist and may have been edited."""
     paths = {BATCHING_FILE: base.write_text(BATCHING_FILE, batching.to_text())}
     texts = {
-        MODELS_FILE: models_text([ModelConfig(name, base.path)]),
+        MODELS_FILE: models_text([ModelConfig(name, base.path)], platforms),
         MONITORING_FILE: monitoring_text(),
     }
     for file, text in texts.items():
         there = base.read_text(file) is not None
         paths[file] = f"{base.path}/{file}" if there else base.write_text(file, text)
-    return ConfigFiles(paths[MODELS_FILE], paths[MONITORING_FILE], paths[BATCHING_FILE])
+    return ConfigFiles(paths[MODELS_FILE], paths[MONITORING_FILE], paths[BATCHING_FILE], platforms)
 
 
 def _remove_old(base: BasePath, keep: int, published: int) -> tuple[int, ...]:

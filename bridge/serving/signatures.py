@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,16 @@ from xla_call_module.call import TensorSpec
 from xla_call_module.dimensions import Dim, evaluate, linear_form, solve
 from xla_call_module.dtypes import DTYPES, DType
 from xla_call_module.errors import FormatError, InteropError, StructureError
+from xla_call_module.node import OP
 
-__all__ = ["STRING", "ServedSignature", "ServedTensor", "not_made_up", "read_signatures"]
+__all__ = [
+    "DTYPES_BY_ENUM",
+    "STRING",
+    "ServedSignature",
+    "ServedTensor",
+    "not_made_up",
+    "read_signatures",
+]
 
 STRING = 7  # DT_STRING in tensorflow/core/framework/types.proto, which JAX has nothing like
 # The operations of tensorflow/core/ops/{resource_variable,state,training}_ops.cc that write to a
@@ -31,7 +40,7 @@ _ASSIGNING = re.compile(
     r"Assign|(Resource)?(Sparse)?Apply|ResourceScatter|ResourceStridedSliceAssign|CountUpTo"
     r"|Scatter(Add|Sub|Mul|Div|Min|Max|Update|NdAdd|NdSub|NdMin|NdMax|NdUpdate)$"
 )
-_DTYPES = {dtype.enum: dtype for dtype in DTYPES}
+DTYPES_BY_ENUM = {dtype.enum: dtype for dtype in DTYPES}
 
 Shape = tuple[Dim | None, ...]
 
@@ -65,7 +74,7 @@ class ServedTensor:
     @property
     def dtype(self) -> DType | None:
         """The entry of the dtype table; None for strings and others that JAX does not have."""
-        return _DTYPES.get(self.enum)
+        return DTYPES_BY_ENUM.get(self.enum)
 
     @property
     def leading(self) -> Dim | None:
@@ -95,6 +104,8 @@ class ServedSignature:
         constraints: the constraints on the sizes of dimensions.
         buckets: the sizes that the signature pads batches to, ascending.
         assigns: whether a request changes variables.
+        platforms: the platforms of the StableHLO modules that it calls, and that XLA compiles for
+            each size; none where it calls no module.
     """
 
     key: str
@@ -103,6 +114,7 @@ class ServedSignature:
     constraints: tuple[SizeConstraint, ...] = ()
     buckets: tuple[int, ...] = ()
     assigns: bool = False
+    platforms: tuple[str, ...] = ()
 
     @property
     def has_free_batch(self) -> bool:
@@ -262,6 +274,7 @@ def _read_signatures(folder: ModelFolder) -> tuple[ServedSignature, ...]:
         if info.dtype == STRING
     }
     operations = operations_behind_signatures(graphs[0])
+    platforms = _platforms(graphs[0])
     del proto, graphs
     model: SavedModel | None = None
     # A signature that computes more than calls of modules is served, too; its sizes are unknown.
@@ -271,11 +284,21 @@ def _read_signatures(folder: ModelFolder) -> tuple[ServedSignature, ...]:
         folder.check_current()
     served = (
         dataclasses.replace(
-            _signature(key, definition, model), assigns=any(map(_ASSIGNING.match, operations[key]))
+            _signature(key, definition, model),
+            assigns=any(map(_ASSIGNING.match, operations[key])),
+            platforms=platforms if OP in operations[key] else (),
         )
         for key, definition in definitions.items()
     )
     return tuple(_with_features(signature, features) for signature in served)
+
+
+def _platforms(meta_graph: Proto) -> tuple[str, ...]:
+    """Return the platforms of all modules of a file; `cpu` where they do not say."""
+    functions = (function.node_def for function in meta_graph.graph_def.library.function)
+    nodes = itertools.chain(meta_graph.graph_def.node, *functions)
+    names = (name for node in nodes if node.op == OP for name in node.attr["platforms"].list.s)
+    return tuple({name.decode(errors="replace").lower(): None for name in names}) or ("cpu",)
 
 
 def _with_features(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from jax import tree_util
 
 from bridge.batching.batch_sizes import parse_sizes
@@ -26,6 +27,7 @@ from bridge.core.probes import RANDOM, draw
 from bridge.serving.example_features import ExampleFeature, serialize_example
 from bridge.serving.messages import PredictionLog
 from bridge.serving.signatures import (
+    DTYPES_BY_ENUM,
     STRING,
     ServedSignature,
     ServedTensor,
@@ -34,15 +36,22 @@ from bridge.serving.signatures import (
 )
 from savedmodel.files.assets import WARMUP_FILE
 from savedmodel.files.model_folder import ModelFolder, read_one_version
-from savedmodel.files.records import write_records
+from savedmodel.files.records import read_records, write_records
 from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.protos.schema import Proto
 from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import DtypeError, StructureError
+from xla_call_module.errors import DtypeError, FormatError, StructureError
 from xla_call_module.tracebacks import api_boundary
 
-__all__ = ["MAX_RECORDS", "add_warmup", "write_warmup"]
+__all__ = [
+    "MAX_RECORDS",
+    "WarmupRequest",
+    "add_warmup",
+    "drawn_requests",
+    "read_warmup",
+    "write_warmup",
+]
 
 # tensorflow_serving/servables/tensorflow/saved_model_warmup_util.h
 MAX_RECORDS = 1000
@@ -167,6 +176,42 @@ def _encode_tensor(array: np.ndarray[Any, Any], proto: Proto) -> None:
     proto.tensor_content = np.ascontiguousarray(array).tobytes()
 
 
+def read_warmup(folder: Path) -> Iterator[WarmupRequest]:
+    """Yield the warmup records of a SavedModel of any writer.
+
+    Raises:
+        FormatError: a record is damaged.
+        OSError: the file cannot be read.
+    """
+    file = folder / WARMUP_FILE
+    for number, record in enumerate(read_records(file) if file.exists() else ()):
+        log: Any = PredictionLog()
+        try:
+            log.ParseFromString(record)
+        except DecodeError as error:
+            raise FormatError(
+                f"{file}, record {number} is no PredictionLog: {error}. To do: write it again."
+            ) from error
+        request = log.predict_log.request
+        sizes = (proto.tensor_shape.dim for proto in request.inputs.values())
+        rows = max((dims[0].size for dims in sizes if dims), default=0)
+        key = request.model_spec.signature_name or DEFAULT_SIGNATURE
+        yield WarmupRequest(key, rows, partial(_decode_inputs, request.inputs))
+
+
+def _decode_inputs(inputs: Mapping[str, Proto]) -> _Inputs:
+    return {name: _decode_tensor(proto) for name, proto in inputs.items()}
+
+
+def _decode_tensor(proto: Any) -> np.ndarray[Any, Any]:
+    """Return a tensor; strings, and numbers in another form than `write_warmup`'s, as objects."""
+    shape = tuple(dim.size for dim in proto.tensor_shape.dim)
+    dtype = DTYPES_BY_ENUM.get(proto.dtype)
+    if dtype is None or len(proto.tensor_content) != math.prod(shape) * dtype.itemsize:
+        return np.empty(0, object)
+    return np.frombuffer(proto.tensor_content, dtype.numpy).reshape(shape)
+
+
 @dataclass(frozen=True, slots=True)
 class WarmupRequest:
     """One request that a model is warmed up with.
@@ -198,7 +243,7 @@ def _requests_of(
     for signature in signatures:
         asked = by_key.get(signature.key)
         if isinstance(asked, tuple):
-            requests += _drawn(signature, asked, seed)
+            requests += drawn_requests(signature, asked, seed)
         elif asked is not None:
             requests += (_given(signature.key, example) for example in asked)
             requests += _repeated(signature, asked, allowed)
@@ -392,10 +437,15 @@ def _check_bytes(key: str, size: int) -> None:
         )
 
 
-def _drawn(signature: ServedSignature, sizes: Sequence[int], seed: int) -> Iterator[WarmupRequest]:
+def drawn_requests(
+    signature: ServedSignature, sizes: Sequence[int], seed: int
+) -> Iterator[WarmupRequest]:
     """Make up inputs for each batch size: random numbers, and zeros for integers.
 
     An integer may be an index, a token or the length of a loop, and zero is any of them.
+
+    Raises:
+        StructureError: a size does not fit the signature, or its inputs cannot be made up.
     """
     if not signature.has_free_batch and signature.fixed_batch is None:
         sizes = sizes[:1]  # no input has a batch dimension, so all sizes are the same request

@@ -31,7 +31,7 @@ from xla_call_module.exported import from_exported
 from xla_call_module.stablehlo.refining import accepts_sizes
 from xla_call_module.versions import DEVIATIONS
 
-__all__ = ["make_trials"]
+__all__ = ["deviations_of", "make_trials"]
 
 
 def make_trials(
@@ -102,7 +102,7 @@ class _SignatureReference:
         }
         # TensorFlow's value of a variable that has no name of its own is not seen.
         self._steps = request.steps if all(names[i] for i in results.values()) else 1
-        self._deviations = _deviations_of(self._call)
+        self._deviations = deviations_of(self._call)
         self._run = jax.jit(self._evaluate, static_argnums=(0, 1))
         self._given = request.inputs_of(self.key, self.inputs)
         kinds = self._kinds(request)
@@ -299,11 +299,11 @@ class _SignatureReference:
         return results
 
 
-def _deviations_of(call: CallModule) -> list[tuple[str, ...]]:
+def deviations_of(call: CallModule) -> list[tuple[str, ...]]:
     """Return for each result the names of the known deviations that may change it."""
     wanted = {name for known in DEVIATIONS for name in known.operations}
     return [
-        tuple(known.name for known in DEVIATIONS if known.special and known.operations & behind)
+        tuple(known.name for known in DEVIATIONS if known.operations & behind)
         for behind in operations_behind(call, wanted)
     ]
 

@@ -60,6 +60,17 @@ def int4_inside() -> bool:
     return results != [3.0]
 
 
+def int8_product() -> bool:
+    """Return whether a product of int8 is wrong on a GPU, where a size is no multiple of 4."""
+    if not tf.config.list_physical_devices("GPU"):
+        return False
+    values = tf.reshape(tf.range(15) - 7, (3, 5))
+    product = tf.function(
+        lambda x: tf.matmul(x, x, transpose_b=True, output_type=tf.int32), jit_compile=True
+    )(tf.cast(values, tf.int8))
+    return bool(tf.reduce_any(product != tf.matmul(values, values, transpose_b=True)))
+
+
 def _is_of_int4(error: tf.errors.OpError) -> bool:
     """Return whether XLA refuses 4-bit integers; TensorFlow raises the same where it has no cast.
 
@@ -71,7 +82,14 @@ def _is_of_int4(error: tf.errors.OpError) -> bool:
 
 PROBES: Mapping[str, Callable[[], bool]] = {
     probe.__name__: probe
-    for probe in (maximum_of_nan, clamp_of_nan, erf_of_nan, float8_conversion, int4_inside)
+    for probe in (
+        maximum_of_nan,
+        clamp_of_nan,
+        erf_of_nan,
+        float8_conversion,
+        int4_inside,
+        int8_product,
+    )
 }
 
 

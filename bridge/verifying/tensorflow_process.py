@@ -23,6 +23,7 @@ __all__ = ["TensorFlowRun", "json_lines", "run_trials"]
 
 _PROGRAM, _PROBES = "tensorflow_run.py", "tensorflow_probes.py"
 _MAX_SILENCE = 600.0  # seconds without a line of output
+_MAX_SECONDS = threading.TIMEOUT_MAX
 _MAX_LAST_WORDS = 2000  # characters
 
 
@@ -34,6 +35,7 @@ class TensorFlowRun:
         tensorflow: the version of TensorFlow.
         failure: why the file could not be loaded, or how the process ended; empty on success.
         errors: TensorFlow's message for each trial that was run; empty on success.
+        seconds: the seconds that each of them took.
         results: the arrays by trial, order and name.
         deviations: the names of the known deviations that this TensorFlow has.
     """
@@ -41,6 +43,7 @@ class TensorFlowRun:
     tensorflow: str
     failure: str = ""
     errors: dict[int, str] = field(default_factory=dict)
+    seconds: dict[int, float] = field(default_factory=dict)
     results: dict[tuple[int, int, str], Array] = field(default_factory=dict)
     deviations: tuple[str, ...] = ()
 
@@ -51,6 +54,7 @@ def run_trials(
     *,
     python: str | os.PathLike[str] | None = None,
     silence: float = _MAX_SILENCE,
+    limit: float = _MAX_SECONDS,
     progress: Callable[[int, int], None] | None = None,
 ) -> TensorFlowRun:
     """Run trials of a SavedModel in TensorFlow.
@@ -61,6 +65,7 @@ def run_trials(
         python: the interpreter of an environment with TensorFlow; by default this one. Neither JAX
             nor this package need be installed there, and JAX cannot be imported.
         silence: the number of seconds without output after which the process is killed.
+        limit: the number of seconds after which it is killed, whatever it does.
         progress: a function of the number of finished trials and of all trials.
 
     Raises:
@@ -87,7 +92,7 @@ def run_trials(
             str(folder / "results.npz"),
         ]
         with tempfile.TemporaryFile("w+") as errors:
-            lines, status = _run(command, errors, silence, shown)
+            lines, status = _run(command, errors, silence, limit, shown)
             errors.seek(0)
             words = errors.read().strip()[-_MAX_LAST_WORDS:]
         return _interpret(lines, status, words, command[0], folder / "results.npz")
@@ -97,15 +102,20 @@ def _run(
     command: Sequence[str],
     errors: IO[str],
     silence: float,
+    limit: float,
     shown: Callable[[int], None],
 ) -> tuple[list[dict[str, Any]], int]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
         assert process.stdout is not None
+        end = threading.Timer(limit, process.kill)
+        end.daemon = True
+        end.start()
         lines = []
         for line in json_lines(process, process.stdout, silence):
             lines.append(line)
             if "trial" in line:
                 shown(line["trial"] + 1)
+        end.cancel()
         return lines, process.wait()
 
 
@@ -133,17 +143,19 @@ def _interpret(
     lines: Sequence[dict[str, Any]], status: int, words: str, python: str, results: Path
 ) -> TensorFlowRun:
     fields = {key: value for line in lines for key, value in line.items()}
-    if "tensorflow" not in fields:
+    if "tensorflow" not in fields and status != -signal.SIGKILL:
         raise MissingDependencyError(
             f"TensorFlow does not start in {python}: {words or f'exit status {status}'} To do: "
             f"{installing('tensorflow')}, or name the Python of an environment that has it."
         )
-    version = str(fields["tensorflow"])
+    version = str(fields.get("tensorflow", ""))
     errors = {line["trial"]: line["error"] for line in lines if "trial" in line}
+    seconds = {line["trial"]: line["seconds"] for line in lines if "trial" in line}
     if "load_error" in fields:
         return TensorFlowRun(version, failure=f"It cannot be loaded. {fields['load_error']}")
     if "done" not in fields:
         ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
         failure = f"The process ended with {ended} in trial {fields.get('begun', 0)}. {words}"
-        return TensorFlowRun(version, failure, errors)
-    return TensorFlowRun(version, "", errors, read_results(results), tuple(fields["deviations"]))
+        return TensorFlowRun(version, failure, errors, seconds)
+    deviations = tuple(fields["deviations"])
+    return TensorFlowRun(version, "", errors, seconds, read_results(results), deviations)

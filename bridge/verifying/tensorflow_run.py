@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -174,14 +175,14 @@ def main(model: str, trials: str, results: str) -> None:
         computed: Arrays = {}
         for number, trial in enumerate(header["trials"]):
             emit(begun=number)
+            begun, message = time.perf_counter(), ""
             given = functools.partial(to_tensor, arrays, number)
             try:
                 result = run_trial(loaded, trial, given, state)
+                computed |= {f"{number}/result/{key}": array for key, array in result.items()}
             except Exception as error:  # noqa: BLE001 - as above
-                emit(trial=number, error=f"{type(error).__name__}: {error}")
-                continue
-            computed |= {f"{number}/result/{key}": array for key, array in result.items()}
-            emit(trial=number, error="")
+                message = f"{type(error).__name__}: {error}"
+            emit(trial=number, error=message, seconds=time.perf_counter() - begun)
         write_arrays(results, computed)
         emit(done=True)
 

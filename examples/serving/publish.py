@@ -45,7 +45,7 @@ def main() -> None:
     print(f"version {published.version} in {published.path}")
     compiled = (folder / "compiled").absolute()
     print(f"export TF_XLA_FLAGS=--tf_xla_persistent_cache_directory={compiled}")
-    print("tensorflow_model_server --port=8500 --rest_api_port=8501", *published.configs.options)
+    print(*published.servers, sep="\n")
 
     sent = images[-SENT:]
     expected = {name: np.asarray(value) for name, value in classify(params, sent).items()}

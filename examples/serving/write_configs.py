@@ -20,6 +20,7 @@ def main() -> None:
         batching=Batching(
             allowed_batch_sizes=(1, 8, 32), batch_timeout_micros=2000, num_batch_threads=2
         ),
+        platforms=["cpu", "cuda"],
     )
 
 

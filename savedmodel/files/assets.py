@@ -17,6 +17,7 @@ from savedmodel.protos.schema import Proto
 from xla_call_module.errors import FormatError
 
 __all__ = [
+    "FIRST_REQUESTS_FILE",
     "OWN_BATCHING_FILE",
     "PUBLICATION_FILE",
     "SERVING_FILES",
@@ -33,8 +34,10 @@ WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 OWN_BATCHING_FILE = "batching_params.pbtxt"
 # Of which version another one is a copy; `bridge.serving.rollback` writes it.
 PUBLICATION_FILE = "assets.extra/jax_tf_bridge_publication.json"
+# What the first request of each size takes; `bridge.serving.publish` writes it.
+FIRST_REQUESTS_FILE = "assets.extra/jax_tf_bridge_first_requests.json"
 # None of them changes what the model computes.
-SERVING_FILES = frozenset({OWN_BATCHING_FILE, PUBLICATION_FILE, WARMUP_FILE})
+SERVING_FILES = frozenset({FIRST_REQUESTS_FILE, OWN_BATCHING_FILE, PUBLICATION_FILE, WARMUP_FILE})
 
 
 def asset_files(folder: str | os.PathLike[str] | ModelFolder, meta_graph: Proto) -> tuple[str, ...]:

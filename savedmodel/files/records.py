@@ -19,7 +19,7 @@ import google_crc32c
 from savedmodel.files.model_folder import ModelFolder, locate
 from savedmodel.files.sstable import damage, mask_crc, unmask_crc
 
-__all__ = ["record_sizes", "write_records"]
+__all__ = ["read_records", "record_sizes", "write_records"]
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
@@ -60,6 +60,21 @@ def record_sizes(
         FormatError: a record is cut off or damaged; those before it have been given already.
         OSError: the file cannot be read.
     """
+    for pieces in _records(path, within):
+        yield sum(map(len, pieces))
+
+
+def read_records(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Yield each record of a TFRecord file.
+
+    Raises:
+        FormatError, OSError: as `record_sizes`.
+    """
+    return map(b"".join, _records(path, None))
+
+
+def _records(path: str | os.PathLike[str], within: ModelFolder | None) -> Iterator[Iterator[bytes]]:
+    """Yield the pieces of each record, which are to be taken before the next record is."""
     folder, name = locate(path, within)
     path = folder.path / name
     with folder.open(name) as file:
@@ -69,8 +84,7 @@ def record_sizes(
             data_start = start + _HEADER.size
             if size > end - data_start - _FOOTER.size:
                 raise damage(path, start, f"a record of {size} bytes reaches beyond byte {end}")
-            _check(path, file, data_start, size)
-            yield size
+            yield _pieces(path, file, data_start, size)
 
 
 def _read_size(path: Path, file: BinaryIO, start: int) -> int:
@@ -83,11 +97,13 @@ def _read_size(path: Path, file: BinaryIO, start: int) -> int:
     return int(size)
 
 
-def _check(path: Path, file: BinaryIO, start: int, size: int) -> None:
+def _pieces(path: Path, file: BinaryIO, start: int, size: int) -> Iterator[bytes]:
+    """Yield the pieces of a record, and check it."""
     crc, rest = 0, size
     while rest and (piece := file.read(min(rest, _PIECE_SIZE))):
         crc = google_crc32c.extend(crc, piece)
         rest -= len(piece)
+        yield piece
     footer = file.read(_FOOTER.size)
     if rest or len(footer) < _FOOTER.size:
         raise damage(path, start, "the file became shorter while it was read")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ import bridge
 import savedmodel
 from tests.bridge.models import BY_NAME, CASES
 from tests.bridge.pytrees import physical
+from tests.policy.source import PACKAGES
 from tests.x64 import enable_x64
 from xla_call_module import from_exported, retarget
 from xla_call_module.errors import (
@@ -305,6 +307,24 @@ class TestTransformations:
             jax.jit(lambda seen: -seen)(X)
         assert sum("Compiling" in record.getMessage() for record in caplog.records) == 1
 
+    def test_a_second_eager_call_runs_little_python(self, model):
+        """Of arrays of JAX, which its own dispatch checks, in any structure of the function."""
+        x, n = jnp.asarray(X), jnp.asarray(N)
+        want = model(x, n)
+        entered = []
+        sys.setprofile(lambda frame, event, _: entered.append(frame) if event == "call" else None)
+        try:
+            found = model(x + 0, n)
+        finally:
+            sys.setprofile(None)
+        ours = [f for f in entered if f.f_globals["__name__"].split(".")[0] in PACKAGES]
+        assert len(ours) <= 4, [frame.f_code.co_qualname for frame in ours]
+        assert_close(found, want)
+        assert_close(model(X, N), want)
+        assert_close(model(n=n, x=x), want)
+        assert_close(jax.jit(model)(x, n), want)
+        assert_close(jax.tree.map(lambda y: y[0], jax.vmap(model)(x[None], n[None])), want)
+
     def test_vmap_of_gradients_of_vmap(self, model):
         function = lambda x: (jax.vmap(model)(x, np.stack([N, N]))["y"] ** 2).sum()  # noqa: E731
         many = np.linspace(-1, 1, 72, dtype=np.float32).reshape(3, 2, 4, 3)
@@ -415,6 +435,30 @@ class TestWrongCalls:
     def test_structure(self, model, args, match):
         with pytest.raises(StructureError, match=match):
             model(*args)
+
+    def test_what_was_called_before_is_refused_in_the_same_words(self, model):
+        x, n = jnp.asarray(X), jnp.asarray(N)
+        refused = [
+            (x,),
+            (x[:, :2], n),
+            (x, n[:2]),
+            (x[:0], n[:0]),
+            (x, n.astype("float32")),
+            (1, n),
+        ]
+
+        def said():
+            for args in refused:
+                with pytest.raises(InteropError) as caught:
+                    model(*args)
+                yield type(caught.value), str(caught.value), caught.value.__context__ is None
+                functions = [entry.name for entry in caught.traceback]
+                assert functions == ["said", "__call__"], functions
+
+        before = [*said()]
+        model(x, n)
+        assert model.default.call_plain((x, n), {}) is not NotImplemented
+        assert [*said()] == before
 
     def test_dtype(self, model):
         with pytest.raises(DtypeError, match=r"n of serving_default has dtype float32.*int32"):

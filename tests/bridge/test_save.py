@@ -181,6 +181,7 @@ class TestGivenNames:
             ({"inputs": ["_a", "b"]}, "'_a' among the inputs of serving_default is no valid name"),
             ({"inputs": ["a-b", "b"]}, "'a-b' among the inputs"),
             ({"inputs": ["é", "b"]}, "'é' among the inputs"),
+            ({"inputs": ["née", "b"]}, "'née' among the inputs"),
             ({"inputs": ["", "b"]}, "'' among the inputs"),
             ({"inputs": [None, "b"]}, "None among the inputs"),
             ({"inputs": ["a", "self"]}, "input of serving_default is called 'self'"),

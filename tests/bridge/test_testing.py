@@ -44,6 +44,13 @@ class TestWhatAgrees:
             wrap(network), PARAMS, X, kwargs={"scale": 2.0}, order=1, modes=["eager"]
         )
 
+    def test_complex_numbers(self):
+        """JAX's gradients are the conjugates of TensorFlow's, of each order and cotangent."""
+        z = np.complex64([1 + 2j, -0.5 + 1j])
+        assert_gradients_match(
+            lambda z, x: (z * z * x, jnp.sin(z)), z, ROW[:2], order=2, modes=["eager"]
+        )
+
     def test_an_exported(self):
         shapes = jax.export.symbolic_args_specs((PARAMS, X), (None, "b, 3"))
         exported = jax.export.export(jax.jit(network))(*shapes)

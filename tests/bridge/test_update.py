@@ -21,7 +21,9 @@ import tensorflow as tf
 import bridge
 import bridge.serving
 import savedmodel
+from savedmodel.files.assets import PUBLICATION_FILE
 from savedmodel.files.fingerprint import fingerprint_of_bytes
+from savedmodel.files.folder import write_text
 from savedmodel.manifest import compare_manifest, read_manifest
 from savedmodel.read import read_proto
 from savedmodel.variables import bundle_changes
@@ -170,6 +172,12 @@ class TestFolder:
         assert (model / PROTO).read_bytes() == before
         assert (model / "assets.extra" / "words.txt").read_text() == "a b"
         assert (model / "assets.extra" / "tf_serving_warmup_requests").is_file()
+
+    def test_what_a_rollback_says_of_its_values_stays_behind(self, model, tmp_path):
+        write_text(model / PUBLICATION_FILE, '{"copy_of": 1}')
+        bridge.update(model, {"step": 1}, to=tmp_path / "new")
+        assert not (tmp_path / "new" / PUBLICATION_FILE).exists()
+        assert (tmp_path / "new" / "assets.extra" / "words.txt").exists()
 
     def test_the_manifest_is_that_of_the_new_files(self, original, tmp_path):
         bridge.save(predict, tmp_path / "m", params=state(0), args="f32[b,3]", manifest=True)

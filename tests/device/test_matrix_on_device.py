@@ -37,6 +37,8 @@ LIFTED_WITHOUT_RULES = {
     "random_gamma": "a loop of as many steps as the numbers need has no reverse mode",
     "singular_values": "JAX has no derivative of the Householder factors in the portable form",
 }
+# TensorFlow pulls zeros back through results that nothing asks for; a rule makes zeros of them.
+LINEAR_IN_TENSORFLOW = {"custom_rule": "the rule of the case adds a number to each cotangent"}
 
 
 class _Comparison:
@@ -123,6 +125,8 @@ def test_in_tensorflow(name, written):
         comparison = _Comparison(name, bridge.load(file.path).signatures[KEY])
         loaded = tf.saved_model.load(str(file.path))
         for call in file.calls:
+            if name in LINEAR_IN_TENSORFLOW:
+                del call.gradients[1:]
             comparison.hold(_in_tensorflow(tf, loaded.signatures[KEY], call), call, "TensorFlow")
 
 

@@ -91,20 +91,25 @@ def test_the_container_command(published, tmp_path):
     (tmp_path / "docker").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / "docker").chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    done = subprocess.run(
-        [str(SERVING / "serve.sh"), str(folder)],
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [str(SERVING / "serve.sh"), str(folder)]
+    environment = {**os.environ, "PATH": path}
+    captured = {"env": environment, "capture_output": True, "text": True, "check": True}
+    done = subprocess.run(command, **captured)
     words = done.stdout.split("\n")
     assert words[:2] == ["run", "--rm"]
+    options = [word for word in words[words.index("tensorflow/serving:2.19.1") + 1 :] if word]
+    assert options[-1] == "--xla_cpu_compilation_enabled=true"
+    in_kubernetes = re.findall(r"^ +- (--\S+)$", (SERVING / "kubernetes.yaml").read_text(), re.M)
+    assert in_kubernetes == options
     mounts = dict(
         word.removesuffix(":ro").split(":")[::-1]
         for flag, word in itertools.pairwise(words)
         if flag == "--volume"
     )
+    on_gpus = subprocess.run([*command, "gpu"], **captured).stdout
+    assert "--gpus=all" in on_gpus
+    assert "tensorflow/serving:2.19.1-gpu\n" in on_gpus
+    assert on_gpus.endswith("--xla_gpu_compilation_enabled=true\n")
     # Every file that the server is told of is one that is mounted.
     for file in re.findall(r"--\w+_file=(\S+)", done.stdout):
         mount = next(mount for mount in mounts if file.startswith(f"{mount}/"))
@@ -119,13 +124,13 @@ def server(request, published, tmp_path_factory):
         pytest.skip(f"there is no {request.param} on the PATH")
     folder, printed = published
     words = next(line for line in printed.splitlines() if line.startswith(SERVER)).split()
-    # The others are its name, and ports that may be taken.
-    options = [word for word in words if re.match(r"--\w+_file=|--enable", word)]
+    # The others are its name, ports that may be taken, and a comment.
+    options = [word for word in words if re.match(r"--(?!\w*port=)", word)]
     base, log = folder / "models" / "digits", tmp_path_factory.mktemp("log") / "log"
     flags = re.search(r"^export TF_XLA_FLAGS=(\S+)$", printed, re.MULTILINE)[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TF_XLA_FLAGS", flags)
-        with running(command, base, log, options, name=base.name) as server:
+        with running(command, log, options, name=base.name) as server:
             server.wait_for(1)
             yield server
 

@@ -1,19 +1,15 @@
-"""The drawing of the rooms in `docs/architecture.md`, made from the imports.
+"""The drawing and the tables of the rooms, made from the imports.
 
-`python -m tests.policy.architecture` draws it anew.
+`python -m tests.policy.architecture` prints them; the site has them in `docs/architecture.md`.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 
 from tests.policy.layers import LAYERS, room_imports, room_of
-from tests.policy.source import ROOT, Module, read_modules
-
-PAGE = ROOT / "docs" / "architecture.md"
-BEGIN, END = "<!-- rooms -->\n", "<!-- end of rooms -->\n"
+from tests.policy.source import Module, read_modules
 
 
 def draw_architecture(modules: Collection[Module]) -> str:
@@ -73,11 +69,5 @@ def _tell(package: str, modules: Collection[Module]) -> Iterator[str]:
     yield ""
 
 
-def with_drawing(page: str, drawing: str) -> str:
-    """Return the page with this drawing in the place of its own."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n{drawing}\n{END}{rest.partition(END)[2]}"
-
-
 if __name__ == "__main__":
-    Path(PAGE).write_text(with_drawing(PAGE.read_text(), draw_architecture(read_modules())))
+    print(draw_architecture(read_modules()))

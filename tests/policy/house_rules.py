@@ -1,6 +1,7 @@
 """The rules of the house that a syntax tree can show, one function for each.
 
-A rule is a function from one module to the places that break it.
+A rule is a function from one module to the places that break it. Some are advice, of which
+`python -m tests.policy.house_rules` prints the places.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 
 from tests.policy.imports import is_within, upstream_names
-from tests.policy.source import ROOT, Function, Module, own_files
+from tests.policy.source import ROOT, Function, Module, own_files, read_modules
 
 LONGEST_BODY = 60
 LONGEST_FILE = 750
@@ -172,3 +173,12 @@ def _is_filled(value: ast.expr | None) -> bool:
             builtin = ast.unparse(func) in ("list", "dict", "set", "bytearray")
             return builtin and bool(arguments or keywords)
     return True
+
+
+ADVICE: tuple[Callable[[Module], Iterator[str]], ...] = (long_bodies, long_files, noun_clauses)
+
+if __name__ == "__main__":
+    for rule in ADVICE:
+        for module in read_modules():
+            for place in rule(module):
+                print(f"advice: {place} ({rule.__doc__})")

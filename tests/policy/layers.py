@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import graphlib
-from collections import Counter
 from collections.abc import Collection, Mapping
 
 from tests.policy.imports import imports_of
@@ -118,9 +117,3 @@ def upward_imports(modules: Collection[Module], layers: Collection[Collection[st
         for (room, target), where in room_imports(modules).items()
         if height.get(target, len(height)) >= height.get(room, -1)
     ]
-
-
-def repeated_file_names(modules: Collection[Module], allowed: Collection[str]) -> list[str]:
-    """Return the file names that stand for more than one module."""
-    names = Counter(m.name.rpartition(".")[2] for m in modules if not m.is_package)
-    return sorted(name for name, count in names.items() if count > 1 and name not in allowed)

@@ -13,8 +13,6 @@ from tests.benchmarks.measure import Ratio
 from tests.benchmarks.recording import record
 from tests.policy.source import ROOT, read_modules
 
-MAX_README_LINES = 150
-ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 PAGES = sorted(
     [
         *ROOT.glob("docs/**/*.md"),
@@ -24,7 +22,6 @@ PAGES = sorted(
 _PATH = re.compile(
     r"(?<![\w/.-])(?:bridge|savedmodel|xla_call_module|tests|examples|docs)/[\w./-]*\w/?"
 )
-_DOTTED = re.compile(r"`([a-z_]\w*(?:\.\w+)+)`")
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 # An entry of the API reference: where the name is defined, and the name that users import.
 _ENTRY = re.compile(r"^::: ([\w.]+)$(?:\n    options: \{heading: ([\w.]+),)?", re.MULTILINE)
@@ -42,11 +39,6 @@ def test_paths_and_links_lead_somewhere(page):
     assert missing_paths(text) == []
     links = _LINK.findall(_FENCED.sub("", text))
     assert [link for link in links if not (page.parent / link).exists()] == []
-
-
-def test_the_readme_is_read_in_one_go():
-    lines = (ROOT / "README.md").read_text().splitlines()
-    assert len(lines) <= MAX_README_LINES, "the rest belongs into docs/"
 
 
 def test_a_missing_path_is_found():
@@ -107,27 +99,6 @@ def test_the_page_of_commands_has_each():
     )
     assert len(commands) > 10
     assert {*rows} == {*commands}
-
-
-def missing_names(text):
-    """Return the dotted names of this project in a text that nothing defines; folders may lead."""
-    definitions = {f".{name}" for name in (*_definitions(), *_public_names())}
-    return [
-        name
-        for name in _DOTTED.findall(text)
-        if not name.startswith("jax.") and not any(d.endswith(f".{name}") for d in definitions)
-    ]
-
-
-def test_the_hops_of_the_architecture_are_defined():
-    _, hops, _ = re.split(r"^## .*hop by hop$|^## What every", ARCHITECTURE, flags=re.MULTILINE)
-    assert len(_DOTTED.findall(hops)) > 30
-    assert missing_names(hops) == []
-
-
-def test_a_missing_name_is_found():
-    text = "`chains.build_chain`, `vjp_chain.build_chain`, `Exported.vjp()` and `jax.jit`"
-    assert missing_names(text) == ["chains.build_chain"]
 
 
 def test_every_public_name_is_in_the_reference():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from tests.policy.renamed_gates import _names, private_names_of_gates
 from tests.policy.source import ROOT, read_modules, write_tree
 from tests.policy.upstream import GATES, is_private
+from tests.xla_flags import UNOPTIMIZED, with_xla_flags
 
 NAMES = private_names_of_gates()
 REFUSAL = re.compile(
@@ -34,7 +36,10 @@ def unclear(said):
 @pytest.fixture(scope="module")
 def outcomes():
     command = [sys.executable, "-m", "tests.policy.renamed_gates"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    variables = {**os.environ, "XLA_FLAGS": with_xla_flags(UNOPTIMIZED)}
+    done = subprocess.run(
+        command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     lines = map(json.loads, done.stdout.splitlines())
     return dict(zip(NAMES, lines, strict=True))

@@ -1,26 +1,19 @@
-"""The rooms are layers, and a file name stands for one thing."""
+"""The rooms are layers."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.policy.architecture import PAGE, draw_architecture, with_drawing
+from tests.policy.architecture import draw_architecture
 from tests.policy.layers import (
     LAYERS,
     file_circle,
     layer_order,
-    repeated_file_names,
     room_imports,
     rooms,
     upward_imports,
 )
 from tests.policy.source import read_modules, write_tree
-
-# The gates of each package have one name, and so has what savedmodel encodes and decodes, and the
-# verbs of ONNX and of LiteRT.
-SAME_STEP_FOR_TWO = (
-    "_jax", "_tf", "conversion", "functions", "gradients", "graph", "objects", "padding",
-)  # fmt: skip
 
 
 def test_every_room_has_its_layer():
@@ -40,10 +33,6 @@ def test_a_circle_of_files_is_found(tmp_path):
     files = {"bridge/core/__init__.py": "", "bridge/core/a.py": typed}
     files["bridge/core/b.py"] = "def lazy():\n    import bridge.core.a"
     assert set(file_circle(write_tree(tmp_path, files))) == {"bridge.core.a", "bridge.core.b"}
-
-
-def test_a_file_name_stands_for_one_thing():
-    assert repeated_file_names(read_modules(), SAME_STEP_FOR_TWO) == []
 
 
 def test_every_room_has_its_page():
@@ -79,16 +68,6 @@ def test_a_room_without_a_layer_is_found(tmp_path):
         tmp_path, {"bridge/elsewhere/__init__.py": "", "bridge/elsewhere/a.py": ""}
     )
     assert rooms(modules) - set().union(*layer_order()) == {"bridge.elsewhere"}
-
-
-def test_a_file_name_for_two_things_is_found(tmp_path):
-    files = {"bridge/core/__init__.py": "", "bridge/core/save.py": "", "bridge/save.py": ""}
-    assert repeated_file_names(write_tree(tmp_path, files), ()) == ["save"]
-
-
-def test_the_architecture_page_is_drawn_from_the_imports():
-    """Draw it anew with: python -m tests.policy.architecture."""
-    assert with_drawing(PAGE.read_text(), draw_architecture(read_modules())) == PAGE.read_text()
 
 
 def test_another_import_changes_the_drawing(tmp_path):

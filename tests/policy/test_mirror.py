@@ -55,11 +55,6 @@ def test_every_file_is_in_one_round():
     assert [file for file, count in rounds.items() if count != 1] == []
 
 
-def test_every_other_folder_is_said():
-    folders = {path.parent.name for path in ROOT.glob("tests/*/*.py")}
-    assert folders - set(PACKAGES) == OTHER_SUBJECTS
-
-
 @pytest.mark.parametrize(
     ("file", "leads"),
     [

@@ -1,4 +1,4 @@
-"""Every public verb in every mode, once: `make quick`.
+"""Every public verb in every mode, once: the core of `make quick`.
 
 One function with parameters goes through all of them. What each verb does in detail is tested in
 the file of its name; here it is shown within minutes that none of them is broken.

@@ -11,6 +11,8 @@ import pytest
 import bridge
 import savedmodel
 from savedmodel.model import Cast
+from savedmodel.read import read_proto
+from savedmodel.write import write_proto
 from xla_call_module import from_exported, retarget
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import FormatError, StructureError
@@ -82,6 +84,41 @@ def test_calls_in_a_circle(folder):
     (folder / "saved_model.pb").write_bytes(proto.SerializeToString())
     with pytest.raises(FormatError, match="call each other without end"):
         savedmodel.read(folder)
+
+
+def test_a_session_graph_has_the_sizes_of_the_inputs(tmp_path):
+    """As TensorFlow 1 writes it; a size of zero is none that is unknown."""
+    folder = tmp_path / "model"
+    bridge.save(lambda x, y: (x.sum(), y), folder, args="f32[0,b], f32[3]")
+    proto = read_proto(folder)
+    proto.meta_graphs[0].ClearField("object_graph_def")
+    write_proto(folder, proto.SerializeToString())
+    specs = savedmodel.read(folder).default.input_specs
+    assert {name: spec.shape for name, spec in specs.items()} == {"x": (0, "x_1"), "y": (3,)}
+
+
+def test_places_of_a_list_are_in_the_order_of_their_numbers(tmp_path):
+    params = [np.float32(number) for number in range(12)]
+    bridge.save(
+        lambda params, x: sum(params) + x,
+        tmp_path / "m",
+        params=params,
+        args="f32[]",
+        gradient_order=0,
+    )
+    read = savedmodel.read(tmp_path / "m")
+    assert [name for name, _ in read.params.children] == [str(number) for number in range(12)]
+    assert [read.variables[leaf.index].to_numpy() for _, leaf in read.params.children] == params
+
+
+def test_what_only_runs_before_a_call_is_no_operand(tmp_path):
+    """Sizes that belong together are compared before, and the call waits for that."""
+    folder = tmp_path / "model"
+    bridge.save(lambda x, y: x[:, 0] + y, folder, args="f32[b,2], f32[b]", gradient_order=0)
+    nodes = [n for f in read_proto(folder).meta_graphs[0].graph_def.library.function
+             for n in f.node_def if n.op == "XlaCallModule"]  # fmt: skip
+    assert any(name.startswith("^") for node in nodes for name in node.input)
+    assert savedmodel.read(folder).default.inputs == {"x": 0, "y": 1}
 
 
 def test_no_value_to_write(folder, tmp_path):

@@ -49,6 +49,8 @@ def rows(scale, x):
 def verbs(folder, exported, symbolic, lowered):
     """Return what the children do, by name."""
     model, module = folder / "model", folder / "module.mlir"
+    called, ones = bridge.load(model), jnp.ones((4, 3))
+    called(ones)
     module.write_text(str(lowered.compiler_ir("stablehlo")))
     keyed = jax.export.export(jax.jit(lambda key, x: x + jax.random.normal(key)))
 
@@ -69,6 +71,7 @@ def verbs(folder, exported, symbolic, lowered):
         "load": lambda: bridge.load(model).signatures,
         "gradient": lambda: bridge.load(model).signatures["serving_default"].exported.vjp(),
         "call": lambda: bridge.load(model)(np.ones((4, 3), np.float32)),
+        "call of what was called": lambda: called(ones),
         "verify": lambda: bridge.verify(model),
         "inspect": lambda: bridge.inspect(model),
         "inspect --mlir": lambda: inspect("--mlir"),

@@ -11,7 +11,7 @@ from bridge.testing import assert_gradients_match
 from tests.verbs.gradient_functions import CASES, Case
 from tests.xla_flags import set_unoptimized
 
-MAX_CASES = 20
+MAX_CASES = 40
 
 
 def prepare() -> None:

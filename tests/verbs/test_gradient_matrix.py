@@ -1,6 +1,7 @@
-"""Every function, in every mode of TensorFlow, to the third order, against JAX.
+"""Every function in two modes of TensorFlow, to the second order, and some in all to the third.
 
-That both sides are wrong together is what the finite differences would show.
+They are compared with JAX; that both sides are wrong together is what the finite differences would
+show. With `-m slow` every function is compared in all modes, to the third order.
 """
 
 from __future__ import annotations
@@ -22,10 +23,16 @@ pytestmark = pytest.mark.usefixtures("on_the_cpu")
 MODES = ("eager", "graph", "jit", "saved", "tf_saved", "resaved")
 ORDER = 3
 BY_NAME = {case.name: case for case in CASES}
-# Each takes seconds, so that other versions of JAX run every sixth only.
+# In all modes and to the third order each takes seconds.
+IN_FULL = ("elementwise", "softmax", "sort", "fori_loop", "complex products", "fft")
+# Other versions of JAX run every sixth only.
 MARKED = [
-    pytest.param(case, id=case.name, marks=[pytest.mark.alike] if index % 6 else [])
+    pytest.param(index, id=case.name, marks=[pytest.mark.alike] if index % 6 else [])
     for index, case in enumerate(CASES)
+]
+FULL = [
+    pytest.param(case, id=case.name, marks=[] if case.name in IN_FULL else [pytest.mark.slow])
+    for case in CASES
 ]
 REFUSED = [(case, mode) for case in CASES for mode in case.refused]
 
@@ -37,9 +44,17 @@ def process():
     process.close()
 
 
-@pytest.mark.parametrize("case", MARKED)
-def test_gradients_are_those_of_jax(case, process):
+@pytest.mark.parametrize("index", MARKED)
+def test_gradients_are_those_of_jax(index, process):
     """In one test, because JAX's side and the exports are the same for all modes."""
+    case = CASES[index]
+    modes = [mode for mode in MODES if mode not in case.refused]
+    first = (index + index // 6) % len(modes)
+    process.run(compare_by_name, case.name, 2, [*modes[first:], *modes][:2])
+
+
+@pytest.mark.parametrize("case", FULL)
+def test_all_modes_to_the_third_order(case, process):
     modes = [mode for mode in MODES if mode not in case.refused]
     process.run(compare_by_name, case.name, ORDER, modes)
 

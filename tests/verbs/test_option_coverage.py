@@ -123,10 +123,12 @@ TESTED = {
         "tests/bridge/serving/test_publishing.py": "model base_path version warmup batching keep "
         "name options weights",
         "tests/bridge/serving/test_warmup.py": "seed",
+        "tests/bridge/serving/test_first_requests.py": "measure",
     },
     "serving.rollback": {"tests/bridge/serving/test_publishing.py": "base_path to keep"},
     "serving.write_configs": {
-        "tests/bridge/serving/test_configuration.py": "folder models batching metrics_path"
+        "tests/bridge/serving/test_configuration.py": "folder models batching metrics_path "
+        "platforms"
     },
     "testing.assert_gradients_match": {
         "tests/bridge/test_testing.py": "fun args kwargs order modes reference variables forward "

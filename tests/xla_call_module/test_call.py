@@ -155,6 +155,11 @@ def test_symbols_are_bound(call, shapes, sizes, values):
             ("args[0]['x'] of f has shape (2, 4); expected float32[2,3], whose dimension 1 is 3."),
         ),
         (
+            [(2, 3)],
+            [(2, 2)],
+            ("args[0]['x'] of f has shape (2, 2); expected float32[2,3], whose dimension 1 is 3."),
+        ),
+        (
             [("b", "2*b")],
             [(2, 5)],
             (

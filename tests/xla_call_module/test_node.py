@@ -65,6 +65,7 @@ def calls(draw):
         nr_devices=draw(st.integers(1, 64)),
         function_list=tuple(draw(st.lists(st.text(max_size=8), max_size=2))),
         exported=draw(st.binary(max_size=20)),
+        changes=tuple(draw(st.lists(st.text(max_size=8), max_size=2))),
         trees=draw(st.none() | st.builds(Trees, tree_nodes, tree_nodes)),
     )
 
@@ -91,7 +92,8 @@ def node(call):
 def test_a_call_round_trips(call, new_node):
     node = _encode(call, new_node)
     before = node.SerializeToString(deterministic=True)
-    assert decode_node(node) == call
+    decoded = decode_node(node)
+    assert (decoded, decoded.changes) == (call, call.changes)
     assert node.SerializeToString(deterministic=True) == before, "decoding changed the node"
 
 
@@ -270,6 +272,11 @@ CHANGES = {
         _set("_jax_call", "s", zlib.compress(b"{}")[:-1]),
         FormatError,
         "_jax_call is damaged: 9 bytes are cut off",
+    ),
+    "a description that goes on": (
+        _set("_jax_call", "s", zlib.compress(b"{}") + b"{"),
+        FormatError,
+        "_jax_call is damaged: 11 bytes are cut off, go on",
     ),
     "a nested description": (
         _set("_jax_call", "s", zlib.compress(b"[" * 100_000)),

@@ -46,6 +46,7 @@ def test_linear_forms(dim, form):
         (["2, 3"], [(None, None)], [SizeAssertion(0, 0, 2), SizeAssertion(0, 1, 3)]),
         (["b, 3"], [None], [SizeAssertion(0, None, 2)]),
         (["b", "3"], [None, (None,)], [SizeAssertion(0, None, 1), SizeAssertion(1, 0, 3)]),
+        (["b, 0"], [(None, None)], [SizeAssertion(0, 1, 0)]),
         (["b, 2*b"], [(None, None)], []),
         (["b", "b"], [(None,), (2,)], []),
     ],

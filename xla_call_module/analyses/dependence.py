@@ -14,6 +14,7 @@ from xla_call_module.stablehlo.modules import (
     functions_of,
     open_module,
     read_main,
+    tensor_type,
     walk,
 )
 
@@ -53,7 +54,9 @@ def operations_behind(call: CallModule, names: Iterable[str]) -> tuple[frozenset
 
     Args:
         call: any call.
-        names: the names of operations, such as `stablehlo.maximum`, or targets of custom calls.
+        names: the names of operations, such as `stablehlo.maximum`, or targets of custom calls;
+            with an element type behind it, such as `stablehlo.convert i4`, those whose first
+            operand has such elements.
 
     Raises:
         FormatError: its module is damaged.
@@ -80,6 +83,7 @@ class _Functions:
     def __init__(self, functions: dict[str, Any], wanted: Sequence[str] = ()) -> None:
         self._functions = functions
         self._wanted = {name: -1 - index for index, name in enumerate(wanted)}
+        self._typed = {name.partition(" ")[0] for name in wanted if " " in name}
         self._results_of: dict[str, tuple[_Arguments, ...]] = {}
 
     def of(self, function: Any) -> tuple[_Arguments, ...]:
@@ -117,7 +121,11 @@ class _Functions:
             return frozenset()
         indices: set[int] = set()
         for inner in walk(op):
-            indices.add(self._wanted.get(custom_call_target(inner) or inner.name, 0))
+            name = custom_call_target(inner) or inner.name
+            indices.add(self._wanted.get(name, 0))
+            if name in self._typed:
+                element = tensor_type(str(inner.operands[0].type)).element
+                indices.add(self._wanted.get(f"{name} {element}", 0))
             for name in named_by(inner):
                 indices.update(*self._of_name(name))
         return frozenset(index for index in indices if index < 0)

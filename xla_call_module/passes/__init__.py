@@ -12,8 +12,9 @@ The way of the data:
   its consumer, `prepare_chain` a function and its VJPs; `Prepared` has what is known of them then,
   so that nobody parses them again for it. `save`, `convert`, `retarget` of a file and
   of an `Exported`, and `jax-tf-bridge passes` all go through it.
-- `platform_selection.py`, `linear_algebra.py`, `constants.py`, `gspmd.py`, `older_forms.py`,
-  `exported_form.py` and `locations.py` have a pass each, or several, in the order of running.
+- `platform_selection.py`, `linear_algebra.py`, `int8_products.py`, `constants.py`, `gspmd.py`,
+  `older_forms.py`, `exported_form.py` and `locations.py` have a pass each, or several, in the order
+  of running.
 - `asserting.py` has the pass that leaves of a call its shape assertions alone, which a file or a
   graph makes before the call.
 - `residuals.py` has what rewrites two modules at a time, a call and its VJP, in one context.

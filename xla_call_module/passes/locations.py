@@ -33,5 +33,13 @@ DROP_LOCATIONS = ModulePass(
     ensures="no operation has a source location",
     violation=_violation,
     rewrite=_drop,
-    requires=("platforms", "linear_algebra", "constants", "gspmd", "composites", "mhlo_calls"),
+    requires=(
+        "platforms",
+        "linear_algebra",
+        "int8_products",
+        "constants",
+        "gspmd",
+        "composites",
+        "mhlo_calls",
+    ),
 )

@@ -24,6 +24,7 @@ from xla_call_module.errors import StructureError
 from xla_call_module.passes.asserting import read_shape_check
 from xla_call_module.passes.constants import hoist_constants
 from xla_call_module.passes.exported_form import RETURN_FUNCTIONS, note_changes
+from xla_call_module.passes.int8_products import WIDEN_INT8_PRODUCTS
 from xla_call_module.passes.locations import DROP_LOCATIONS
 from xla_call_module.passes.module_pass import (
     ModulePass,
@@ -138,6 +139,8 @@ def passes_for(target: Target, *, known: Container[str] = ()) -> tuple[ModulePas
 
         # Before constants are taken out, as the replacements bring some, and functions.
         steps.append(lower_linalg())
+    # After the platforms, which say whether a GPU runs it.
+    steps.append(WIDEN_INT8_PRODUCTS)
     if target.hoist_from is not None:
         steps.append(hoist_constants(target.hoist_from, known=known))
     if target.artifact is not Artifact.UNCHANGED:

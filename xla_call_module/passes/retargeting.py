@@ -55,6 +55,7 @@ __all__ = [
 
 # https://openxla.org/stablehlo/spec, "Accuracy": part of some operations since StableHLO 1.9.
 _ACCURACY = "result_accuracy"
+_SET_SIZE = "stablehlo.set_dimension_size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,8 @@ def _need(operation: Any) -> Need | None:
     elif what == "stablehlo.dot_general" and "algorithm" in operation.attributes:
         feature = Feature.DOT_ALGORITHM
         what = f"{what} with an explicit algorithm"
+    elif what == _SET_SIZE:
+        feature, what = Feature.SIZE_OF_DATA, f"{what}, {Feature.SIZE_OF_DATA.value},"
     elif takes_platform_index_alone(operation):
         feature, what = Feature.PLATFORM_INDEX_ALONE, Feature.PLATFORM_INDEX_ALONE.value
     elif is_only_shardy(operation):
@@ -231,6 +234,8 @@ def _too_old(
         else f"The oldest TensorFlow that runs it is {able[0].name}."
     )
     other = "leave the operation out of what is exported"
+    if _SET_SIZE in reason:
+        other += ", or pass graph=True to the bridge.call_tf that it comes from"
     if f" with {_ACCURACY} " in reason:
         other = (
             "ask for no accuracy= of that function of jax.lax. JAX 0.12 itself asks for one in the "

@@ -275,6 +275,32 @@ class TestReading:
         with pytest.raises(StructureError, match=r"computes something besides|another way"):
             savedmodel.read(place)
 
+    @pytest.mark.parametrize("is_cut", [True, False])
+    def test_what_is_of_another_batch_is_refused(self, tmp_path, is_cut):
+        """A batch ends in copies of its own last row, and is cut to the rows that were counted."""
+        place = tmp_path / "m"
+        bridge.save(
+            lambda x, y: (x + 1, y * 2), place, args="f32[b,3], f32[b,3]", batch_buckets=(4, 8),
+            gradient_order=0,
+        )  # fmt: skip
+        proto = _read(place)
+        for function in proto.meta_graphs[0].graph_def.library.function:
+            nodes = {node.name: node for node in function.node_def}
+            if "batch_cut" in nodes and is_cut:
+                for name in ("batch_shape", "batch_count"):
+                    copy = function.node_def.add()
+                    copy.CopyFrom(nodes[name])
+                    copy.name = f"{name}_of_y"
+                    inputs = {"x_shape:output:0": "y_shape:output:0",
+                              "batch_shape:output:0": "batch_shape_of_y:output:0"}  # fmt: skip
+                    copy.input[0] = inputs[copy.input[0]]
+                nodes["batch_cut"].input[2] = "batch_count_of_y:output:0"
+            elif "batch_cut" in nodes:
+                nodes["batch_padded_1"].input[1] = nodes["batch_padded"].input[1]
+        write_proto(place, proto.SerializeToString())
+        with pytest.raises(StructureError, match=r"computes something besides|another way"):
+            savedmodel.read(place)
+
     def test_a_batch_that_is_not_padded_like_the_others_is_refused(self, folder, tmp_path):
         place = tmp_path / "changed"
         savedmodel.write(savedmodel.read(folder), place)
@@ -346,6 +372,11 @@ class TestRefused:
             (lambda x, y: (x, y), ("b, 3", "c, 3"), "b and c lead them"),
             (lambda x, y: (x, y), ("b, 3", "4, b"), "The input y .*besides the first one"),
             (lambda x: jnp.concatenate([x, x]), ("b, 3",), r"The output output_0 .*\[2\*b,3\]"),
+            (
+                lambda x: (x, jnp.zeros(2 * x.shape[0])),
+                ("b, 3",),
+                r"output_1 .*\[2\*b\]",
+            ),
             (lambda x: x.T, ("b, 3",), "The output output_0 .*besides the first one"),
         ],
     )

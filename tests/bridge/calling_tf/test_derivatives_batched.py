@@ -97,3 +97,63 @@ def test_axes_are_counted_within_an_element(name, axis):
 @pytest.mark.parametrize("name", OTHERS)
 def test_elements_do_not_reach_into_each_other(name, size):
     compare(OTHERS[name], size)
+
+
+def _drawn(seed, alg):
+    """Numbers of each kind that has random bits of its own, and of seeds that follow from one."""
+    return (
+        tf.random.stateless_uniform([3], seed, alg=alg),
+        tf.random.stateless_uniform([3], seed, None, None, tf.uint32, alg=alg),
+        tf.random.stateless_normal([2], tf.random.fold_in(seed, 7, alg=alg), alg=alg),
+        tf.random.stateless_truncated_normal([2], tf.random.split(seed, 2, alg=alg)[1], alg=alg),
+    )
+
+
+@pytest.mark.parametrize("alg", ["philox", "threefry"])
+def test_each_seed_has_its_own_numbers(alg):
+    seeds = np.array([[[1, 2], [3, 4]], [[5, 6], [1, 2]]], np.int32)
+    call = jax.jit(bridge.call_tf(lambda seed: _drawn(seed, alg)))
+    mapped = jax.jit(jax.vmap(jax.vmap(call), in_axes=1))(seeds)
+    for row, column in np.ndindex(2, 2):
+        for found, expected in zip(mapped, call(seeds[row, column]), strict=True):
+            np.testing.assert_array_equal(found[column, row], expected)
+    assert len(np.unique(np.asarray(mapped[0]))) == 9  # of three different seeds
+
+
+def test_integers_of_philox_are_those_of_eager_tensorflow():
+    def draw(seed):
+        return [
+            tf.random.stateless_uniform([20], seed, 0, 1000, dtype, alg="philox")
+            for dtype in (tf.int32, tf.int64)
+        ]
+
+    seed = np.array([3, 4], np.int32)
+    for found, expected in zip(jax.jit(bridge.call_tf(draw))(seed), draw(seed), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        tf.linalg.inv,
+        tf.linalg.expm,
+        lambda a: tf.linalg.solve(a, a[:, :2] + 1),
+        lambda a: tf.linalg.qr(a[:, :2])[0],
+        lambda a: tf.linalg.qr(a[:2], full_matrices=True)[1],
+    ],
+)
+def test_factorizations_are_batched(function):
+    """XLA's `Qr` has a tuple of results, as TensorFlow compiles it."""
+    matrices = np.random.default_rng(0).normal(size=(2, 3, 3)).astype(np.float32) + 2 * np.eye(3)
+    matrices = matrices.astype(np.float32)
+    called = bridge.call_tf(function)
+    expected = [function(tf.constant(matrix)) for matrix in matrices]
+    np.testing.assert_allclose(jax.vmap(called)(matrices), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_jacobians_of_factorizations_are_jax_s():
+    matrix = np.float32([[3, 1], [0.5, 2]])
+    called = bridge.call_tf(tf.linalg.inv)
+    for jacobian in (jax.jacrev, jax.jacfwd):
+        expected = jacobian(jax.numpy.linalg.inv)(matrix)
+        np.testing.assert_allclose(jacobian(called)(matrix), expected, rtol=1e-4, atol=1e-5)

@@ -24,12 +24,19 @@ def test_publish_and_roll_back(saved, tmp_path, capsys):
     assert main(arguments) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[:2] == [f"version 1: {base / '1'}", "2 warmup records"]
-    assert printed[2].startswith(
-        f"tensorflow_model_server --model_config_file={base}/models.config"
+    command, container = printed[2:4]
+    assert command.startswith(
+        f"tensorflow_model_server --rest_api_port=8501 --model_config_file={base}/models.config"
     )
+    assert " --xla_cpu_compilation_enabled=true  # cpu, from TensorFlow Serving 2." in command
+    assert container.startswith("docker run ")
+    assert container.endswith(" --xla_cpu_compilation_enabled=true")
     assert main(["publish", str(saved), str(base), "--version", "7", "--name", "m"]) == 0
-    first, facts, signature = capsys.readouterr().out.splitlines()
+    first, command, container, again, facts, signature = capsys.readouterr().out.splitlines()
+    assert again.startswith("serving_default compiles again for each new size of ")
     assert first == f"version 7: {base / '7'}"
+    for line in (command, container):
+        assert f"--model_name=m --model_base_path={base} --xla_cpu_compilation_enabled" in line
     assert "of weights, readable from TensorFlow " in facts
     assert signature.startswith("serving_default(")
     assert main(["rollback", str(base), "--keep", "2"]) == 0

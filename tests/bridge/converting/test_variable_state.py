@@ -130,3 +130,24 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(StructureError, match=r"position 2.*tuple of 2"):
         other(X)
     assert variables["n"].numpy() == 0
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_one_variable_with_two_new_values_is_refused(compiled):
+    tied = tf.Variable([1.0, 2.0])
+    variables = {"a": tied, "b": tied, "n": tf.Variable(0)}
+    call = bridge.convert(
+        lambda s: ({"a": s["a"] + 1, "b": s["b"] * 3}, s["n"] + 1), variables=variables, updates=0
+    )
+    with pytest.raises(StructureError, match=r"new values for a and b of variables.*one tf.Var"):
+        (tf.function(call, jit_compile=True) if compiled else call)()
+    np.testing.assert_array_equal(tied, [1, 2])
+    # It may be read twice, and assigned by one of its names.
+    call = bridge.convert(
+        lambda s: (s["n"] + 1, s["a"] + s["b"]), variables=variables, updates={"n": 0, "a": 1}
+    )
+    call()
+    np.testing.assert_array_equal(tied, [2, 4])
+    same = bridge.convert(lambda s: (s["n"], s["a"]), variables=variables, updates={"a": 1, "b": 1})
+    with pytest.raises(StructureError, match="one new value for a and b"):
+        same()

@@ -169,6 +169,12 @@ WRONG = {
     "below zero": (lambda p, x: (p, x), -1, StructureError, "updates has -1"),
     "no text": (lambda p, x: (p, x), {1: 0}, StructureError, "updates has {1: 0}"),
     "twice": (lambda p, x: (p["w"], p["w"]), {"w": 0, "count": 1}, DtypeError, "count"),
+    "two parts": (
+        lambda p, x: (x, p["w"]),
+        {"w": 1, "copy": 1},
+        StructureError,
+        "one new value for w and copy",
+    ),
     "unknown part": (lambda p, x: (p["w"], x), {"u": 0}, StructureError, "'u', and params has"),
 }
 
@@ -176,8 +182,9 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_no_new_value_is_refused(case, tmp_path):
     function, updates, error, message = WRONG[case]
+    params = PARAMS | ({"copy": jnp.zeros(3)} if case == "two parts" else {})
     with pytest.raises(error, match=message):
-        bridge.save(function, tmp_path / "m", params=PARAMS, args="f32[4]", updates=updates)
+        bridge.save(function, tmp_path / "m", params=params, args="f32[4]", updates=updates)
     assert not (tmp_path / "m").exists()
 
 

@@ -141,6 +141,21 @@ def test_what_cannot_be_counted(model, options, message):
         costs_of_model(model, **options)
 
 
+def test_a_platform_that_it_was_not_exported_for(tmp_path):
+    """Only the check of the platform itself allows it, whatever other ones are disabled."""
+    exported = jax.export.export(jax.jit(jnp.sin), platforms=["tpu"])(np.zeros(3, np.float32))
+    for checks in ([], ["shape_assertions"], ["platform"]):
+        bridge.save(
+            exported, tmp_path / "m", disabled_checks=checks, overwrite=True, gradient_order=0
+        )
+        model = savedmodel.read(tmp_path / "m")
+        if checks == ["platform"]:
+            assert costs_of_model(model, platform="cpu")[0].platform == "cpu"
+            continue
+        with pytest.raises(PlatformError, match="was exported for tpu, not for cpu"):
+            costs_of_model(model, platform="cpu")
+
+
 @pytest.mark.parametrize("text", ["b", "b=", "b=0", "b=-1", "=3", "b=1;c=2", "b=99999999999"])
 def test_a_text_that_is_no_size(text):
     with pytest.raises(StructureError, match="is not a size"):

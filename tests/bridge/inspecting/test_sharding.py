@@ -13,6 +13,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from rich.console import Console
 
 import bridge
+import bridge.meshes
 from bridge.inspecting.html import to_html
 from bridge.inspecting.report_text import print_report
 from bridge.inspecting.sharding import read_shardings
@@ -92,7 +93,8 @@ def _index_by_device(spec, shape, axes, names):
 )
 def test_each_device_has_the_part_that_jax_gives_it(spec):
     axes, names = (2, 2, 2), ("a", "b", "c")
-    report = _read(_export([spec, SPEC()], axes=axes, names=names))
+    exported = _export([spec, SPEC()], axes=axes, names=names)
+    report = _read(exported)
     (array,) = [a for a in report.arrays if a.path == "args[0]"]
     places = [np.unravel_index(tile, array.parts) for tile in array.tiles]
     starts = [
@@ -102,6 +104,11 @@ def test_each_device_has_the_part_that_jax_gives_it(spec):
         for p in places
     ]
     assert starts == _index_by_device(spec, X.shape, axes, names)
+    shards = bridge.meshes.shards_of(exported)["args[0]"]
+    assert starts == [
+        tuple(part.indices(size)[0] for part, size in zip(shard, X.shape, strict=True))
+        for shard in shards
+    ]
     wanted = [(e,) if isinstance(e, str) else e or () for e in spec]
     assert [set(names) for names in array.axes] == [set(names) for names in wanted]
 

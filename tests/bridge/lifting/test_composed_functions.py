@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorflow as tf
 from jax import export, lax
 
 import bridge
@@ -54,6 +55,82 @@ def test_derivatives_are_those_of_the_function(name):
         derivatives = [jax.jit(transform(lambda x, f=f: f(x).sum()))(x) for f in (lifted, function)]
         np.testing.assert_allclose(*derivatives, rtol=2e-5)
     np.testing.assert_allclose(jax.vmap(lifted)(x[None]), function(x)[None], rtol=2e-6)
+
+
+_AT_ONE_PLACE = {
+    "bessel_i0e": (2.5, 3.0, 30.0),
+    "bessel_i1e": (2.5, 0.0, 30.0),
+    "digamma": (2.5, 3.0, 30.0),
+    "erf_inv": (0.5, 0.0, -0.75),
+    "erfc": (-2.5, 0.0, 30.0),
+    "lgamma": (2.5, 3.0, 30.0),
+}
+
+
+def _at_one_place(name, x):
+    """Return calls from one line that are lowered to other operations each."""
+    half = jnp.float32(0.5)
+    several = (x, half, x.astype(jnp.float16), half, x[None], x[0], x.astype(jnp.bfloat16), x * 0.5)
+    called = [getattr(lax, name)(each) for each in several]
+    return sum(each.astype(x.dtype).sum() for each in called)
+
+
+@pytest.mark.parametrize("size", ["3", "b"])
+@pytest.mark.parametrize("name", _AT_ONE_PLACE)
+def test_calls_from_one_place_have_their_derivatives(name, size):
+    x = jnp.array(_AT_ONE_PLACE[name], jnp.float32)
+    spec = jax.ShapeDtypeStruct(export.symbolic_shape(size), x.dtype)
+    lifted = bridge.to_jax(export.export(jax.jit(lambda x: _at_one_place(name, x)))(spec))
+    found, expected = (jax.jit(jax.grad(f))(x) for f in (lifted, lambda x: _at_one_place(name, x)))
+    np.testing.assert_allclose(found, expected, rtol=2e-3)  # those of bfloat16 are in the sum
+
+
+def _powers(x, n):
+    """Return powers whose exponents are integers that a call has, an array of them or in a loop."""
+    several = x[:, None] ** jnp.arange(4, dtype=n.dtype)
+    looped = lax.fori_loop(0, 3, lambda i, total: total + x**i, jnp.zeros_like(x))
+    return several.sum() + looped.sum() + (x[None] ** n[:, None]).sum() + (x ** n[1]).sum()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "exponents", "size"),
+    [("float32", "int32", "b"), ("bfloat16", "uint8", "2"), ("complex64", "int8", "2")],
+)
+def test_powers_of_integers_have_a_derivative_at_zero(dtype, exponents, size):
+    x, n = jnp.array([0, 2], dtype), jnp.array([2, 0, 1], exponents)
+    spec = jax.ShapeDtypeStruct(export.symbolic_shape(size), dtype)
+    lifted = bridge.to_jax(export.export(jax.jit(_powers))(spec, n))
+    np.testing.assert_allclose(*(np.asarray(f(x, n), np.complex64) for f in (lifted, _powers)))
+    is_complex = dtype == "complex64"
+    derivatives = [
+        lambda f: jax.grad(f, holomorphic=is_complex)(x, n),
+        lambda f: jax.jvp(lambda x: f(x, n), (x,), (jnp.ones_like(x),))[1],
+        lambda f: jax.jvp(jax.grad(lambda x: f(x, n), holomorphic=is_complex), (x,), (x,))[1],
+    ]
+    for derivative in derivatives:  # the second one is NaN at 0 in JAX, too
+        found, expected = (np.asarray(derivative(f), np.complex64) for f in (lifted, _powers))
+        assert np.isfinite(expected).all() or derivative is derivatives[-1]
+        np.testing.assert_allclose(found, expected, rtol=1e-2 if dtype == "bfloat16" else 1e-5)
+
+
+def test_a_file_without_gradients_has_those_in_a_tape(tmp_path):
+    """Its derivatives are those of the lifted function, which `save` makes of an `Exported`."""
+
+    def function(x):
+        inverse = [lax.erf_inv(each) for each in (x, jnp.float32(0.3), x.astype(jnp.float16))]
+        return sum(each.astype(x.dtype).sum() for each in inverse) + _powers(x, jnp.arange(3))
+
+    x = np.array([0.0, 0.5], np.float32)
+    exported = export.export(jax.jit(function))(x)
+    alone = export.deserialize(exported.serialize())
+    loaded = tf.saved_model.load(bridge.save(alone, tmp_path / "m").path)
+    variable = tf.Variable(x)
+    with tf.GradientTape() as tape:
+        (result,) = loaded.signatures["serving_default"](x=variable).values()
+    np.testing.assert_allclose(tape.gradient(result, variable), jax.grad(function)(x), rtol=1e-3)
+    forward = bridge.load(tmp_path / "m")
+    tangent = jax.jvp(forward, (x,), (np.ones_like(x),))[1]
+    np.testing.assert_allclose(tangent, jax.grad(function)(x).sum(), rtol=1e-3)
 
 
 def test_a_name_alone_says_nothing():

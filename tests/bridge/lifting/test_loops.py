@@ -129,6 +129,76 @@ def test_what_is_scanned_is_an_input_of_the_scan(name, x):
     assert "dynamic_update_slice" not in jaxpr
 
 
+CONDITIONS = {
+    "less": lambda i: i < 7,
+    "at most": lambda i: i <= 7,
+    "more on the other side": lambda i: lax.gt(jnp.int32(7), i),
+    "at least on the other side": lambda i: lax.ge(jnp.int32(7), i),
+}
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_a_loop_has_the_steps_that_its_condition_says(condition):
+    def looped(x, start, stride):
+        return lax.while_loop(
+            lambda state: CONDITIONS[condition](state[0]),
+            lambda state: (state[0] + stride, state[1] * 2 + state[0]),
+            (jnp.int32(start), x),
+        )
+
+    def function(x):
+        return [looped(x, start, stride) for start in (1, 7, 8) for stride in (1, 3)]
+
+    lifted = bridge.to_jax(export.export(jax.jit(function))(jnp.int32(1)))
+    assert len(_SCAN.findall(str(jax.make_jaxpr(lifted)(jnp.int32(1))))) == 6
+    assert jax.jit(lifted)(jnp.int32(1)) == jax.jit(function)(jnp.int32(1))
+
+
+def _counted(body, count, start):
+    """Return a loop of which the body takes the number of its step, as no `fori_loop` has it."""
+    _, final = lax.while_loop(
+        lambda state: state[0] < count,
+        lambda state: (state[0] + 1, body(*state)),
+        (jnp.int32(0), start),
+    )
+    return final
+
+
+def _written(rows, i, row):
+    return lax.dynamic_update_slice_in_dim(rows, row.reshape(1), i, 0)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda x, i, rows: _written(rows, i, x[i] - 3 * x[6 - i]),
+        lambda x, i, rows: _written(rows, 6 - i, x[i] - 3 * x[6 - i]),
+        lambda x, i, rows: _written(rows, 6 - i, x[i] * 2),
+        lambda x, i, rows: _written(rows, 6 - i, rows[i] + x[6 - i]),
+    ],
+)
+def test_rows_are_read_and_written_in_both_directions(step):
+    def function(x):
+        return _counted(lambda i, rows: step(x, i, rows), 7, x * 100)
+
+    x = jnp.arange(1, 8, dtype=jnp.int32)
+    lifted = bridge.to_jax(export.export(jax.jit(function))(x))
+    np.testing.assert_array_equal(jax.jit(lifted)(x), jax.jit(function)(x))
+
+
+def test_an_index_may_be_chosen_otherwise_in_the_last_step_alone():
+    def function(x):
+        def step(i, total):
+            place = lax.select(i < 3, i + 3, i - 1)
+            return total * 10 + lax.dynamic_index_in_dim(x, place, keepdims=False)
+
+        return [_counted(step, count, jnp.int32(0)) for count in (3, 4, 5)]
+
+    x = jnp.arange(7, dtype=jnp.int32)
+    lifted = bridge.to_jax(export.export(jax.jit(function))(x))
+    assert jax.jit(lifted)(x) == [345, 3452, 34523]
+
+
 def test_loops_that_do_not_count_stay(x):
     def function(x):
         return lax.while_loop(lambda c: c.sum() < 50, lambda c: c + jnp.abs(x[0]), x[-1])

@@ -257,3 +257,14 @@ def test_a_broadcast_that_changes_the_order_of_axes_has_a_derivative(shape):
     found = jax.grad(lambda x: (lifted(x) * weights).sum())(x)
     np.testing.assert_array_equal(found, weights.sum(1).T)
     assert jax.vmap(lifted)(x[None]).shape == (1, columns, 4, rows)
+
+
+def test_a_broadcast_puts_each_axis_where_it_says():
+    """Three that change places in turn: the order back is another one."""
+    text = """func.func @main(%x: tensor<2x3x4xf32>) -> tensor<4x2x5x3xf32> {
+      %r = stablehlo.broadcast_in_dim %x, dims = [1, 3, 0]
+        : (tensor<2x3x4xf32>) -> tensor<4x2x5x3xf32>
+      return %r : tensor<4x2x5x3xf32> }"""
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    wanted = np.broadcast_to(x.transpose(2, 0, 1)[:, :, None], (4, 2, 5, 3))
+    np.testing.assert_array_equal(bridge.to_jax(text)(x), wanted)

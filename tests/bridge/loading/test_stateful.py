@@ -139,9 +139,16 @@ def foreign(tmp_path_factory):
                 self.w.assign(w)
             return {"total": total}
 
+        @tf.function(input_signature=[tf.TensorSpec([3], tf.float32, "x")])
+        def twice(self, x):
+            for _ in range(2):
+                w, _, total = self.step(self.w.read_value(), self.n.read_value(), x)
+                self.w.assign(w)
+            return {"total": total}
+
     module = Counter()
     folder = tmp_path_factory.mktemp("foreign") / "model"
-    signatures = {name: getattr(module, name) for name in ("assigns", "adds", "sometimes")}
+    signatures = {name: getattr(module, name) for name in ("assigns", "adds", "sometimes", "twice")}
     tf.saved_model.save(module, folder, signatures=signatures)
     return folder
 
@@ -151,6 +158,7 @@ def test_what_tensorflow_assigns_by_itself_is_known(foreign):
     assert list(model.signatures) == ["assigns"]
     assert "AssignAddVariableOp" in model.others["adds"]
     assert "sometimes" in model.others["sometimes"]
+    assert "twice" in model.others["twice"]
     new, outputs = model.signatures["assigns"](X)
     assert outputs == {"total": 6}
     assert new.keys() == {"w", "n"}

@@ -108,6 +108,22 @@ def test_map():
     )
 
 
+@pytest.mark.parametrize(("index", "factor"), [(0, 1), (1, -1), (2, -1), (-1, -1)])
+def test_a_case_whose_index_is_a_number(index, factor):
+    """One that is out of bounds chooses the last branch."""
+    check_written(
+        f"""%i = stablehlo.constant dense<{index}> : tensor<i32>
+        %r0 = "stablehlo.case"(%i) ({{
+            %x = stablehlo.add %a, %a : tensor<3x2xf32>
+            stablehlo.return %x : tensor<3x2xf32> }}, {{
+            %y = stablehlo.add %a, %a : tensor<3x2xf32>
+            %z = stablehlo.negate %y : tensor<3x2xf32>
+            stablehlo.return %z : tensor<3x2xf32> }}) : (tensor<i32>) -> tensor<3x2xf32>""",
+        [X],
+        2 * factor * X,
+    )
+
+
 def test_tokens():
     check_written(
         """%t = stablehlo.create_token : !stablehlo.token

@@ -6,6 +6,7 @@ before anybody else may call it.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
-__all__ = ["RefusedError", "Servable", "newest_version"]
+__all__ = ["RefusedError", "Servable", "disable_xla", "newest_version"]
 
 WARMUP = "assets.extra/tf_serving_warmup_requests"
 
@@ -101,6 +102,15 @@ class Servable:
     def close(self) -> None:
         """Let go of it."""
         self._session.close()
+
+
+def disable_xla() -> None:
+    """Do what a server does that is started without `--xla_cpu_compilation_enabled`.
+
+    That is for the whole process (main in tensorflow_serving/model_servers/main.cc).
+    """
+    library = next(Path(tf.sysconfig.get_lib()).glob("libtensorflow_cc.*2"))
+    ctypes.CDLL(str(library))._ZN10tensorflow21DisableXlaCompilationEv()
 
 
 def inputs_without_defaults(definition: Any) -> set[str]:

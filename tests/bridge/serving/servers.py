@@ -81,9 +81,8 @@ def wait_for(condition: Callable[[], bool], say: Callable[[], str] = str) -> Non
 @contextmanager
 def running(
     command: Sequence[str],
-    base_path: Path,
     log: Path,
-    configured: Sequence[str] = (),
+    configured: Sequence[str],
     *,
     name: str = MODEL,
 ) -> Iterator[Server]:
@@ -91,9 +90,8 @@ def running(
 
     Args:
         command: what the server's options follow.
-        base_path: the folder.
         log: the file that it writes to.
-        configured: options with files that name the model and the folder.
+        configured: options as `publish` returns them, which name the model and the folder.
         name: of the model.
     """
     ports = _free_ports(2)
@@ -101,7 +99,7 @@ def running(
         f"--port={ports[0]}",
         f"--rest_api_port={ports[1]}",
         "--file_system_poll_wait_seconds=1",
-        *(configured or (f"--model_name={name}", f"--model_base_path={base_path}")),
+        *configured,
     ]
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -4,6 +4,7 @@ It answers as TensorFlow Serving documents it
 (https://www.tensorflow.org/tfx/serving/api_rest, tensorflow_serving/apis/*.proto), with the real
 messages, over sessions of the real TensorFlow. The tests run against it where there is no
 `tensorflow_model_server`, so that what they send and how they read the answers is known to work.
+Like that one it disables XLA unless it is started with an option that enables it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from tensorflow_serving.apis import (
 )
 from tensorflow_serving.config import model_server_config_pb2
 
-from tests.bridge.serving.servable import RefusedError, Servable, newest_version
+from tests.bridge.serving.servable import RefusedError, Servable, disable_xla, newest_version
 
 __all__ = ["Model", "main"]
 
@@ -331,7 +332,11 @@ def main() -> None:
     # What they say is about speed and metrics.
     for option in ("monitoring_config_file", "batching_parameters_file", "enable_batching"):
         parser.add_argument(f"--{option}")
+    for platform in ("cpu", "gpu"):
+        parser.add_argument(f"--xla_{platform}_compilation_enabled", choices=["true"])
     options = parser.parse_args()
+    if not (options.xla_cpu_compilation_enabled or options.xla_gpu_compilation_enabled):
+        disable_xla()
     model = Model(*_configured(options))
     server = grpc.server(ThreadPoolExecutor(8))
     service = _Grpc(model)

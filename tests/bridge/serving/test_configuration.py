@@ -55,7 +55,10 @@ def test_publish_writes_what_a_server_is_started_with(exported, tmp_path):
         f"--monitoring_config_file={base}/monitoring.config",
         "--enable_batching=true",
         f"--batching_parameters_file={base}/batching_parameters.txt",
+        "--xla_cpu_compilation_enabled=true",
     )
+    first = Path(configs.models).read_text().splitlines()[0]
+    assert first == f"# For TensorFlow Serving 2.14 or later on cpu: {configs.options[-1]}"
     # A server with --enable_per_model_batching_parameters reads those of the version.
     own = Path(published, "batching_params.pbtxt").read_text()
     assert _batching(own) == parameters
@@ -227,8 +230,13 @@ def test_configurations_of_several_models(tmp_path):
     assert not _monitoring(configs.monitoring).enable
     assert Path(configs.batching).read_text() == batching.to_text()
     # The files are replaced, and nothing is left beside them.
-    again = write_configs(tmp_path / "new", models[:1])
+    again = write_configs(tmp_path / "new", models[:1], platforms=["cuda"])
     assert again.batching is None
+    assert again.options[-1] == "--xla_gpu_compilation_enabled=true"
+    first = Path(again.models).read_text().splitlines()[0]
+    assert first == f"# For TensorFlow Serving 2.18 or later on cuda: {again.options[-1]}"
+    assert write_configs(tmp_path / "new", models[:1], platforms=()).options == again.options[:2]
+    assert "#" not in Path(again.models).read_text()
     assert len(_models(again.models)) == 1
     assert len(list((tmp_path / "new").iterdir())) == 3
 

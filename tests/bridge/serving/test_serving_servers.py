@@ -27,6 +27,11 @@ def _publish(base, scale, **options):
     return bridge.serving.publish(served.exported(), base, params=params, **options)
 
 
+def _options(published):
+    """Return the options of a server on a CPU that `publish` has returned."""
+    return next(each.options for each in published.servers if each.platform == "cpu")
+
+
 @pytest.fixture(scope="module", params=COMMANDS)
 def command(request):
     found = COMMANDS[request.param]()
@@ -41,8 +46,9 @@ def server(command, tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     model = served.composed(folder)
     warmup = {"serving_default": {"x": served.inputs(1)}, "text": {"text": _texts(2)}}
-    assert bridge.serving.publish(model, folder / "base", warmup=warmup).version == 1
-    with running(command, folder / "base", folder / "log") as server:
+    published = bridge.serving.publish(model, folder / "base", warmup=warmup, name=MODEL)
+    assert published.version == 1
+    with running(command, folder / "log", _options(published)) as server:
         server.wait_for(1)
         yield server
 
@@ -167,8 +173,8 @@ def test_eight_threads(server, seconds):
 def test_a_new_version_takes_over_and_goes_back(command, tmp_path):
     """With the options that `publish` gives, which say how requests are batched."""
     base = tmp_path / MODEL
-    options = _publish(base, 1.0, warmup=(1, 4), batching=True).configs.options
-    with running(command, base, tmp_path / "log", options) as server:
+    options = _options(_publish(base, 1.0, warmup=(1, 4), batching=True))
+    with running(command, tmp_path / "log", options) as server:
         server.wait_for(1)
         for client in (server.grpc, server.rest):
             for batch in (1, 3, 4):
@@ -199,9 +205,10 @@ def test_requests_at_the_same_time_lose_no_step(command, tmp_path):
 
     model, state = {"train": step, "look": look}, {"w": jnp.zeros(1000), "count": jnp.zeros(())}
     options = {"params": state, "args": "f32[b,3]", "updates": {"train": 0}, "warmup": (1, 2)}
-    assert bridge.serving.publish(model, tmp_path / MODEL, **options).warmup == 2
+    published = bridge.serving.publish(model, tmp_path / MODEL, **options)
+    assert published.warmup == 2
     x = {"x": np.ones((2, 3), np.float32)}
-    with running(command, tmp_path / MODEL, tmp_path / "log") as server:
+    with running(command, tmp_path / "log", _options(published)) as server:
         server.wait_for(1)
         clients = [server.grpc, server.rest]
         assert clients[0].predict(x, "look").outputs["count"] == 0

@@ -113,9 +113,20 @@ def test_what_is_no_request(folder, tmp_path, capsys):
         bridge.verify(folder, inputs=tmp_path / "x.npz")
     assert main(["verify", str(folder), "--against", "a", "--quick"]) == 2
     assert "leave out probes, inputs, quick and steps" in capsys.readouterr().err
+    for option in ({"steps": 2}, {"probes": ["ones"]}, {"inputs": {"x": 1}}):
+        with pytest.raises(StructureError, match="leave out probes, inputs, quick and steps"):
+            bridge.verify(folder, against=tmp_path / "a", **option)
     with pytest.raises(SystemExit, match="2"):
         main(["verify", str(folder), "--tolerance", "small"])
     assert "'small' is neither rtol nor rtol,atol" in capsys.readouterr().err
+
+
+def test_the_input_of_a_signature_goes_before_one_for_all():
+    request = request_trials(None, {"x": 1, "f/x": 2, "y": 3, "g/y": 4}, quick=True)
+    assert request.inputs_of("f", ["x", "y"]) == {"x": 2, "y": 3}
+    assert request.inputs_of("g", ["x", "y"]) == {"x": 1, "y": 4}
+    assert request.inputs_of("g", ["x", "z"]) is None
+    assert request.kinds == ()
 
 
 def test_tolerances():

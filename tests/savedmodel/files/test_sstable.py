@@ -65,6 +65,7 @@ def test_a_checksum_round_trips(crc):
         (b"\x80" * 11 + b"\x01", "byte 7: a number has no end"),
         (b"\x81\x00", "byte 7: a number has more bytes than it needs"),
         (b"\xff" * 9 + b"\x02", "byte 7: a number has more than 64 bits"),
+        (b"\x80" * 9 + b"\x02", "byte 7: a number has more than 64 bits"),
     ],
 )
 def test_a_bad_number_is_refused(data, message):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tensorflow.core.protobuf import struct_pb2
 from tensorflow.python.saved_model import nested_structure_coder
@@ -86,6 +86,7 @@ def _to_python(structure, leaf):
 
 
 @given(SHAPES)
+@example(as_dict({"b": Leaf(-1), "a": as_list([Leaf(-1), Leaf(-1)])}))
 def test_leaves_are_in_the_order_of_tensorflow(shape):
     structure = _number(shape, iter(range(100)))
     flat = tf.nest.flatten(_to_python(structure, lambda index: index))

@@ -22,6 +22,7 @@ from savedmodel.variables import bundle_reader
 from savedmodel.variables.bundle_layout import BundleTensor
 from savedmodel.variables.bundle_reader import SharedTensor
 from savedmodel.variables.bundle_writer import write_bundle
+from savedmodel.variables.piece_checksums import PIECE_SIZE
 from savedmodel.variables.tensor_bundle import read_index
 from tests.policy.source import ROOT
 from xla_call_module.dtypes import DTYPES, WIDE
@@ -119,6 +120,16 @@ def test_a_bool_that_is_neither(tmp_path):
     write_bundle(tmp_path / "v", [BundleTensor("b", 10, (3,), lambda: [data])])
     with pytest.raises(FormatError, match="'b' is bool, and has a byte 2"):
         SharedTensor(read_index(tmp_path / "v"), "b")()
+
+
+def test_a_bool_that_is_neither_in_any_piece(tmp_path):
+    for place in (0, PIECE_SIZE - 1, PIECE_SIZE):
+        data = np.zeros(PIECE_SIZE + 1, np.uint8)
+        data[place] = 3
+        prefix = tmp_path / f"v{place}"
+        write_bundle(prefix, [BundleTensor("b", 10, data.shape, lambda data=data: [data])])
+        with pytest.raises(FormatError, match="'b' is bool, and has a byte 3"):
+            SharedTensor(read_index(prefix), "b")()
 
 
 def test_it_is_read_once_while_it_is_held_whatever_the_threads(folder, monkeypatch):

@@ -20,7 +20,7 @@ from xla_call_module.stablehlo.refining import refine, refine_results
 def undescribed(call):
     """The call as a foreign node has it."""
     strip = lambda specs, what: tuple(  # noqa: E731
-        dataclasses.replace(spec, shape=None, name="", path=f"{what}[{index}]")
+        dataclasses.replace(spec, shape=None, name="", path=f"{what}[{index}]", is_zero=False)
         for index, spec in enumerate(specs)
     )
     operands, results = strip(call.operands, "args"), strip(call.results, "result")
@@ -67,6 +67,8 @@ def test_what_the_exported_says(name, platforms):
     assert [str(spec) for spec in found.args] == [str(spec) for spec in call.operands]
     assert [str(spec) for spec in found.results] == [str(spec) for spec in call.results]
     assert [spec.name for spec in found.args] == [spec.name for spec in call.operands]
+    assert [spec.is_zero for spec in found.results] == [spec.is_zero for spec in call.results]
+    assert call.results[0].is_zero == (name == "several")
     assert found.name == "_lambda"
 
 

@@ -63,6 +63,14 @@ def test_there_and_back(texts):
         assert description_to_json(description_from_json(text)) == text
 
 
+def test_each_field_of_an_aval_is_there(texts):
+    (first, *_) = description_from_json(texts["sharded"]).in_avals
+    assert (first.shape, first.dtype, first.weak_type, first.memory) == (
+        (4, 4), "float32", True, "host",
+    )  # fmt: skip
+    assert first.sharding.memory == "pinned_host"
+
+
 def test_the_schema(texts):
     for name, text in texts.items():
         assert violations(json.loads(text)) == [], name

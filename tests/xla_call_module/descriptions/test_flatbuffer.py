@@ -76,6 +76,7 @@ def test_no_text():
 
 
 def test_a_vector_that_is_read_again_and_again(data):
-    root = read_root(data)
-    with pytest.raises(FormatError, match=r"objects, .* that share their bytes"):
-        [root.numbers(3, "I") for _ in range(1000)]
+    for read in (lambda root: root.numbers(3, "I"), lambda root: root.text(1)):
+        root = read_root(data)
+        with pytest.raises(FormatError, match=r"objects, .* that share their bytes"):
+            [read(root) for _ in range(1000)]

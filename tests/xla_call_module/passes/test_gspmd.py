@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,6 +63,11 @@ def test_both_are_there_for_a_release_with_shardy(call):
     text = _text(retarget(call, "2.21"))
     assert "xla.sdy.meshes" in text
     assert "mhlo.sharding" in text
+
+
+def test_a_call_without_shardys_is_of_the_convention_before_it(call):
+    made = run_passes(dataclasses.replace(call, version=10), [to_gspmd(parse_release("2.17"))])
+    assert (made.uses_shardy, made.version) == (False, 9)
 
 
 def test_the_gradient_too():

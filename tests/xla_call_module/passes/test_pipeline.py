@@ -29,13 +29,15 @@ from xla_call_module.versions import OLDEST, RELEASES
 TABLE = np.random.default_rng(0).standard_normal((3, 40)).astype(np.float32)
 X = np.eye(3, dtype=np.float32)
 SPLIT = NamedSharding(AbstractMesh((2,), ("d",), axis_types=(AxisType.Auto,)), PartitionSpec("d"))
-ALL = Target(OLDEST, platforms=("cpu",), portable_linalg=True, hoist_from=100, locations=False)
+ALL = Target(OLDEST, platforms=("cuda",), portable_linalg=True, hoist_from=100, locations=False)
 NAMES = [step.name for step in passes_for(ALL)]
 
 
 def _everything(x):
     """Something for each pass but the one for MHLO, which newer versions of JAX do not write."""
-    y = lax.erf(jnp.linalg.cholesky(x) @ TABLE)
+    bytes_ = x.astype(jnp.int8)
+    squared = lax.dot(bytes_, bytes_, preferred_element_type=jnp.int32)
+    y = lax.erf(jnp.linalg.cholesky(x) @ TABLE) + squared[:, :1]
     return lax.with_sharding_constraint(y, SPLIT)
 
 
@@ -100,7 +102,7 @@ def test_one_parse_and_one_serialization(release):
     target = dataclasses.replace(ALL, tensorflow=release)
     prepared = prepare(call, target)
     assert _work(lambda: prepare(call, target)) == (1, 1)
-    assert prepared.calls[0].platforms == ("cpu",)
+    assert prepared.calls[0].platforms == ("cuda",)
     assert [value.shape for value in prepared.constants.values()] == [TABLE.shape]
 
 
@@ -124,9 +126,10 @@ def test_nothing_is_parsed_where_nothing_is_to_be_done():
 
 def test_the_changes_are_told_in_their_order(call):
     changes = prepare(call, ALL).calls[0].changes
-    assert changes[:4] == (
-        "platforms cuda, cpu to cpu",
+    assert changes[:5] == (
+        "platforms cuda, cpu to cuda",
         "linear algebra in portable operations",
+        "products of int8 in int32 for NVIDIA GPUs",
         "large constants as arguments",
         "shardings for GSPMD",
     )

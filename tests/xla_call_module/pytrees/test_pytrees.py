@@ -28,6 +28,15 @@ def test_json_round_trips(node):
     assert TreeNode.from_json(json.loads(text), where="here") == node
 
 
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan"), -0.0, 1e300])
+def test_static_numbers_are_those_of_json(number):
+    """Which has no infinity and no NaN; another reader of the file would refuse them."""
+    node = TreeNode("class", "m:C", static=TreeNode("value", value=number))
+    text = json.dumps(node.to_json(), allow_nan=False)
+    read = TreeNode.from_json(json.loads(text), where="here")
+    assert repr(read) == repr(node)
+
+
 @settings(deadline=None)
 @given(tree_nodes)
 def test_a_structure_is_restored_or_refused(node):

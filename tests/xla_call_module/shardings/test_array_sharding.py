@@ -158,6 +158,10 @@ def test_what_is_no_sharding(make, match):
             r"\['a'\] are named twice",
         ),
         (
+            lambda: Placement(Mesh((MeshAxis("a", 2),)), (DimAxes(("a",)),), unreduced=("a",)),
+            r"\['a'\] are named twice",
+        ),
+        (
             lambda: place(Placement(Mesh((MeshAxis("a", 2),)), (DimAxes(),) * 2), 1),
             "2 dimensions was given for an array of rank 1",
         ),

@@ -294,6 +294,7 @@ ACROSS_ROWS = {
         lambda x: nn.BatchNorm(use_running_average=False).init_with_output(random.key(0), x)[0],
         "b, 3",
     ),
+    "singular_vectors": (lambda x: jnp.linalg.svd(x, full_matrices=False)[0], "b, 3"),
     "softmax_over_the_batch": (lambda x: jax.nn.softmax(x, 0), "b, 3"),
     "any_nan": (lambda x: jnp.where(jnp.isnan(x).any(), 0, x), "b, 3"),
     "largest": (lambda x: x == x.max(0), "b, 3"),

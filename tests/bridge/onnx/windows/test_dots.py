@@ -52,6 +52,14 @@ def test_dimensions(dtype):
     check(_all, *_operands(dtype), rtol=1e-5 if dtype != "float16" else 1e-2, atol=atol)
 
 
+@pytest.mark.parametrize("name", ["outer", "outer_in_a_batch", "vectors", "batch"])
+def test_products_of_booleans(name):
+    left, right, numbers = DIMENSIONS[name]
+    random = np.random.default_rng(0)
+    a, b = (random.integers(0, 2, shape).astype(bool) for shape in (left, right))
+    check(lambda a, b: lax.dot_general(a, b, numbers), a, b)
+
+
 def test_wider_results():
     a, b = _operands("int8")[2:4]
     check(lambda a, b: lax.dot(a, b, preferred_element_type=jnp.int32), a, b)

@@ -1,0 +1,110 @@
+"""The commands that start a server: their options, with and without those that enable XLA."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+
+import jax
+import jax.numpy as jnp
+import pytest
+import tensorflow as tf
+
+pytest.importorskip("tensorflow_serving")
+
+from bridge.serving import publish, rollback
+from bridge.serving.server_commands import server_commands
+from tests.bridge.serving import served
+from tests.bridge.serving.conftest import PARAMS, predict
+from tests.policy.source import ROOT
+
+# Each version is loaded and asked as by a server, before XLA is disabled for the whole process, as
+# it is in a server without the option, and afterwards.
+_ASK = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from tests.bridge.serving.servable import Servable, disable_xla
+for disable in (lambda: None, disable_xla):
+    disable()
+    for folder, key, inputs in json.loads(sys.argv[1]):
+        try:
+            Servable(Path(folder)).predict(key, {n: np.array(v) for n, v in inputs.items()})
+            print("answered")
+        except Exception as error:
+            print("XLA compilation disabled" if "XLA compilation disabled" in str(error) else error)
+"""
+
+
+def _step(state, x):
+    return {"w": state["w"] + x.sum()}, {"y": state["w"] * x.sum()}
+
+
+def test_what_is_published_needs_the_option(tmp_path, preloaded_python):
+    """Parameters, pads, new weights, a copy, assignments, warmup records and preprocessing."""
+    small, wide = {"x": [[1.0, 2.0, 3.0]]}, {"x": [[0.5] * 8]}
+    padded, options = tmp_path / "padded", {"args": "f32[b,3]"}
+    versions = [
+        publish(predict, padded, params=PARAMS, batch_buckets=(1, 4), **options),
+        publish(None, padded, weights=PARAMS),
+        rollback(padded),
+        publish(_step, tmp_path / "step", params={"w": jnp.ones(())}, updates=0, **options),
+    ]
+    asked = [(version.path, "serving_default", small) for version in versions]
+    composed = publish(served.composed(tmp_path), tmp_path / "composed")
+    asked += [(composed.path, key, wide) for key in served.KEYS]
+    asked.append((composed.path, "text", {"text": ["1 2 3 4 5 6 7 8"]}))
+    publish(predict, tmp_path / "warm", params=PARAMS, warmup=(1,), **options)
+    asked.append((str(tmp_path / "warm" / "1"), "serving_default", small))
+    plain = tmp_path / "plain" / "1"
+    _write_plain(plain)
+    code = [
+        preloaded_python,
+        "-c",
+        _ASK,
+        json.dumps([*asked, (str(plain), "serving_default", small)]),
+    ]
+    done = subprocess.run(code, capture_output=True, text=True, check=True, cwd=ROOT)
+    answers = done.stdout.splitlines()
+    refused = ["XLA compilation disabled"] * len(asked)
+    assert answers == ["answered"] * (len(asked) + 1) + [*refused, "answered"]
+    # Only what needs XLA is started with the option that enables it.
+    assert publish(plain, tmp_path / "copy").servers[0].options[2:] == ()
+
+
+def _write_plain(folder):
+    module = tf.Module()
+    double = tf.function(lambda x: 2 * x, input_signature=[tf.TensorSpec([None, 3], name="x")])
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": double})
+
+
+def test_a_command_for_each_platform(tmp_path):
+    base = tmp_path / "sine"
+    exported = jax.export.export(jax.jit(jnp.sin), platforms=["cpu", "cuda", "tpu"])(1.0)
+    published = publish(exported, base)
+    named = ("--model_name=sine", f"--model_base_path={base}")
+    on_cpu, on_gpu = published.servers
+    assert (on_cpu.platform, on_cpu.tensorflow) == ("cpu", published.tensorflow)
+    assert on_cpu.options == (*named, "--xla_cpu_compilation_enabled=true")
+    assert (on_gpu.platform, on_gpu.tensorflow) == ("cuda", "2.18")
+    assert on_gpu.options == (*named, "--xla_gpu_compilation_enabled=true")
+    lines = str(published).splitlines()
+    for server in published.servers:
+        assert str(server) in lines
+        assert shlex.split(str(server), comments=True)[2:] == [*server.options]
+        assert server.container in lines
+        words = shlex.split(server.container)
+        assert words[:2] == ["docker", "run"]
+        assert f"--volume={base}:{base}:ro" in words
+        assert words[-3:] == [*server.options]
+    assert on_gpu.container.count("--gpus=all tensorflow/serving:latest-gpu ") == 1
+    assert "gpu" not in on_cpu.container
+
+
+@pytest.mark.parametrize("release", ["2.16", "2.21"])
+def test_the_release_is_the_younger_one(release):
+    on_cpu, on_gpu = server_commands("gs://b/m", ("--x",), ("cpu", "cuda"), release)
+    assert on_cpu.tensorflow == release
+    assert on_gpu.tensorflow == max(release, "2.18")
+    assert on_cpu.container == on_gpu.container == ""

@@ -1,0 +1,44 @@
+"""The tests over the limit that `make test` runs none the less: a round trip of each kind."""
+
+from __future__ import annotations
+
+SENTINELS = (
+    # Several processes that save and load one model, and several devices.
+    "tests/distributed/test_load.py::test_each_process_reads_only_its_part",
+    "tests/distributed/test_save.py::test_tensorflow_loads_it_whole",
+    "tests/distributed/test_save.py::test_new_values_of_all_processes",
+    "tests/verbs/test_on_eight_devices.py::test_with_eight_devices[saving]",
+    "tests/verbs/test_on_eight_devices.py::test_with_eight_devices[loading]",
+    "tests/bridge/test_call_tf_meshes.py::test_gradients_over_a_mesh_are_those_of_jax",
+    # Programs in C, a browser, a server, and Beam.
+    "tests/bridge/test_save_loaders.py::TestState::test_a_program_in_c",
+    "tests/examples/test_litert_in_c.py::test_a_program_in_c_reads_digits",
+    "tests/examples/test_browser.py::test_the_page_in_chromium",
+    "tests/bridge/serving/test_serving_servers.py::test_a_new_version_takes_over_and_goes_back",
+    "tests/bridge/test_beam.py::TestPipelines::test_results",
+    # Random programs: one seed.
+    "tests/fuzzing/test_programs.py::test_programs_are_right_or_refused[0]",
+    "tests/fuzzing/test_tf_programs.py::test_what_jax_gets_is_what_tensorflow_computes[0-0]",
+    # Gradients: one function in every mode to the third order, and of one file in every loader.
+    "tests/verbs/test_gradient_matrix.py::test_all_modes_to_the_third_order[elementwise]",
+    "tests/verbs/test_gradient_matrix.py::test_gradients_are_those_of_jax[scan]",
+    "tests/verbs/test_gradient_matrix.py::test_gradients_are_those_of_jax[variables]",
+    "tests/bridge/test_save_gradients.py::test_gradients_are_those_of_jax[composites-serving_default-graph]",
+    # Whole models, and large ones.
+    "tests/bridge/test_to_jax_models.py::test_a_step_of_training[Equinox]",
+    "tests/bridge/onnx/test_conversion_models.py::test_a_model_computes_what_jax_does[resnet]",
+    "tests/bridge/litert/test_conversion_networks.py::test_networks_compute_what_jax_computes[mobilenet]",
+    "tests/bridge/test_save.py::TestLarge::test_memory[numpy]",
+    "tests/verbs/test_leaks.py::test_rounds_leave_nothing",
+    "tests/verbs/test_scaling.py::test_save[residuals]",
+    # Keras with each backend.
+    "tests/bridge/test_keras_on_jax.py::test_on_the_jax_backend[few]",
+    "tests/bridge/test_keras_on_tensorflow.py::test_gradients_are_those_of_jax",
+    # Files of earlier versions.
+    "tests/golden/test_kinds.py::test_loaded_by_jax[1-jax-0.10.2-linear_algebra]",
+    "tests/golden/test_kinds.py::test_loaded_by_tensorflow[1-jax-0.10.2-linear_algebra]",
+    # Examples and pages, as they stand.
+    "tests/examples/test_examples.py::test_digits",
+    "tests/docs/test_pages.py::test_blocks_run[README.md]",
+    "tests/policy/test_isolation.py::test_frameworks_are_left_out",
+)
