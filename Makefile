@@ -35,7 +35,7 @@ READY := $(VENV)/.installed-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help python demo docs dist quick affected test test-all part measure jax check bench matrix canary fuzz optimizers format clean
+.PHONY: help python demo docs dist quick affected test test-all part measure device jax check bench matrix canary fuzz optimizers format clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -64,6 +64,9 @@ part: $(READY)test  ## A seventh of what `make test` leaves out, that of the day
 
 measure: $(READY)test  ## Run every test, and record how long it takes and what it executes
 	$(BIN)/python -m tests.selecting measure $(PYTEST_ARGS)
+
+device: $(READY)test  ## What is for an accelerator, on the one that JAX finds
+	$(BIN)/python -m tests.device $(SELECTED_ARGS)
 
 jax: $(READY)test-jax  ## The tests that need no TensorFlow, with the newest Python, in .venv-jax
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/golden tests/savedmodel tests/xla_call_module

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,13 +80,22 @@ def compile_function(traced: TracedFunction) -> bytes:
         )
     for captured in traced.captures:
         to_spec(captured, traced)  # refuses what is no value
-    with tf.init_scope(), tf.device(None):
+    with tf.init_scope(), tf.device(None), warnings.catch_warnings():
+        # TensorFlow has no other name for one of several devices.
+        warnings.filterwarnings("ignore", "device_name is being deprecated", UserWarning)
         try:
             tell = traced.function.experimental_get_compiler_ir(*traced.tensor_specs)
-            hlo = tell(stage="hlo_serialized", platform_name="CPU")
+            hlo = tell(stage="hlo_serialized", **_where(traced))
         except (ValueError, TypeError, tf.errors.OpError) as error:
             raise _refusal(traced.name, error) from error
     return bytes(mlir.hlo_to_stablehlo(hlo))
+
+
+def _where(traced: TracedFunction) -> dict[str, str]:
+    """Return where it is compiled: on the device of its variables, since XLA reads no others."""
+    devices = {str(variable.device) for variable in traced.variables}
+    elsewhere = sorted(device for device in devices if device and not device.endswith("CPU:0"))
+    return {"device_name": elsewhere[0]} if elsewhere else {"platform_name": "CPU"}
 
 
 def compiled_results(traced: TracedFunction, module: bytes) -> tuple[jax.ShapeDtypeStruct, ...]:

@@ -216,7 +216,10 @@ class LoadedSignature:
         It does not refer to the signature, so that the arrays go with the last name of that.
         """
         run = partial(self._run, *self._device_parameters)
-        in_tree, unflatten = self._arguments.tree, self.exported.out_tree.unflatten
+        in_tree, unflatten = (
+            self._arguments.tree,
+            partial(tree_util.tree_unflatten, self.exported.out_tree),
+        )
         is_flat = in_tree == tree_util.tree_structure(((0,) * in_tree.num_leaves, {}))
         count = in_tree.num_leaves if is_flat else -1
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -197,3 +199,25 @@ def test_what_was_read_stays_as_it_was_however_the_variable_is_written(module):
         write(module.scale)
         assert not np.array_equal(module.scale.numpy(), copied)
         np.testing.assert_array_equal(held, copied)
+
+
+_ON_ANOTHER_DEVICE = """
+import tensorflow as tf
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+import bridge, jax
+with tf.device("CPU:1"):
+    variable = tf.Variable([2.0, 3.0])
+assert variable.device.endswith("CPU:1")
+f = bridge.call_tf(lambda x: x * variable)
+x = jax.numpy.ones(2)
+assert f(x).tolist() == jax.jit(f)(x).tolist() == [2, 3]
+assert jax.grad(lambda x: f(x).sum())(x).tolist() == [2, 3]
+"""
+
+
+def test_variables_on_another_device_than_the_first_cpu(preloaded_python):
+    """As on a GPU, where TensorFlow puts them by default."""
+    command = [preloaded_python, "-W", "error", "-c", _ON_ANOTHER_DEVICE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
