@@ -24,6 +24,7 @@ SELECTED_ARGS ?=
 MATRIX_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
+MUTANTS_ARGS ?=
 
 # These ask for the plain `tensorflow`, which would overwrite the files of `tensorflow-cpu`; the last
 # one for an older `typing_extensions` and for a package that installs another `tests` (pyproject.toml).
@@ -35,7 +36,7 @@ READY := $(VENV)/.installed-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help python demo docs dist quick affected test test-all part measure device jax check bench matrix canary fuzz optimizers format clean
+.PHONY: help python demo docs dist quick affected test test-all part measure device jax check bench matrix canary fuzz mutants optimizers format clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -100,6 +101,9 @@ canary: $(READY)test  ## Try the newest pre-releases of JAX, TensorFlow and Kera
 fuzz: $(READY)test  ## Random programs and damaged files for ten minutes; FUZZ_ARGS="programs --seconds 60"
 	@$(MAKE) --no-print-directory $(READY)fuzz || echo 'atheris cannot be installed here.'
 	$(BIN)/python -m tests.fuzzing $(FUZZ_ARGS)
+
+mutants: $(READY)test  ## Which faults on purpose the tests notice; MUTANTS_ARGS="lifting --seconds 60"
+	$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
 
 optimizers: $(READY)test  ## Run the tests' ONNX models with and without each of ONNX Runtime's optimizers
 	$(BIN)/python -m tests.bridge.onnx.optimizers $(OPTIMIZERS_ARGS)

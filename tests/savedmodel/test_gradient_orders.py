@@ -13,6 +13,7 @@ from bridge.cli.main import main
 from savedmodel.gradient_orders import order_of_functions
 from savedmodel.read import read_proto
 from xla_call_module.errors import ArgumentError, StructureError, VersionError
+from xla_call_module.versions import parse_release
 
 PARAMS = {"w": np.float32(2)}
 X = np.linspace(0.1, 0.9, 3, dtype=np.float32)
@@ -142,6 +143,16 @@ def test_trouble_in_a_gradient_says_so(accurate, tmp_path, capsys):
         old.vjp().vjp()
     kept = bridge.retarget(exported, "2.16", gradient_order=1)
     assert not kept.vjp().has_vjp()
+
+
+def test_the_release_that_is_told_reads_all_orders(accurate, tmp_path):
+    f, path = accurate
+    first, second = (
+        bridge.save(f, tmp_path / f"{order}", args="f32[3]", gradient_order=order).tensorflow
+        for order in (1, 2)
+    )
+    assert parse_release(first).tensorflow < parse_release(second).tensorflow
+    assert bridge.retarget(path, to=tmp_path / "same").tensorflow == second
 
 
 def test_what_is_no_order(folder, tmp_path):

@@ -1,4 +1,4 @@
-"""What is written of a model, besides what the tests of its parts show."""
+"""A model that is written, besides the parts that have tests of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the options of commands are read as."""
+"""The texts of command line options as the values that they mean."""
 
 from __future__ import annotations
 

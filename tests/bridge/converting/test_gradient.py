@@ -1,4 +1,4 @@
-"""Which cotangent, and which module, a converted function takes."""
+"""The cotangent, and the module, that a converted function takes."""
 
 from __future__ import annotations
 

@@ -218,3 +218,14 @@ def test_onnx_has_the_new_values_as_outputs(written, tmp_path):
     model = bridge.load(written).signatures["reset"].exported
     made = bridge.save_onnx(model, tmp_path / "m.onnx", params=PARAMS)
     assert [output.name for output in made.signatures[0].outputs] == ["count", "w"]
+
+
+def test_a_parameter_has_one_new_value(tmp_path):
+    def step(params, x):
+        new = params["w"]["a"] + x
+        return {"a": new}, new * 2
+
+    params = {"w": {"a": np.float32(1)}}
+    updates = {"w": 0, "w/a": 1}
+    with pytest.raises(StructureError, match="two new values for w/a, by updates="):
+        bridge.save(step, tmp_path / "m", params=params, args="f32[]", updates=updates)

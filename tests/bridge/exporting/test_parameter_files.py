@@ -179,3 +179,9 @@ def _as_lists(tree):
 @given(st.dictionaries(keys, nested, min_size=1, max_size=4))
 def test_paths_are_nested(tree):
     assert nest(_paths(tree), separator="/") == _as_lists(tree)
+
+
+def test_a_list_has_the_order_of_its_numbers():
+    paths = {f"layers/{number}/w": number for number in (10, 2, 0, 1, *range(3, 10))}
+    assert nest(paths) == {"layers": [{"w": number} for number in range(11)]}
+    assert nest({"a.1": 1, "a/b.0": 0}) == {"a.1": 1, "a": {"b.0": 0}}

@@ -1,18 +1,37 @@
-"""Functions that were exported for several platforms, lifted on one of them."""
-
-from __future__ import annotations
+"""Branches of platforms that look alike, and files for several platforms on one of them."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 
 import bridge
 from tests.matrix.case import floats
 
-PLATFORMS = ["cpu", "cuda", "tpu"]
-X = floats(3, 4)
+X, Y = np.float32([3, -2, 5]), np.float32([2, 4, -1])
+BRANCHES = {
+    "another operand": (lambda x, y: x - y, lambda x, y: x - x),
+    "operands in another order": (lambda x, y: x - y, lambda x, y: y - x),
+    "another operation": (lambda x, y: jnp.maximum(x, y), lambda x, y: jnp.minimum(x, y)),
+    "another number": (lambda x, y: x * 2 + y, lambda x, y: x * 3 + y),
+    "another axis": (lambda x, y: jnp.flip(x) + y, lambda x, y: x + jnp.flip(y)),
+}
+
+
+@pytest.mark.parametrize("platforms", [["tpu", "cpu"], ["cpu", "tpu"]])
+@pytest.mark.parametrize("name", BRANCHES)
+def test_each_platform_has_its_own(name, platforms):
+    here, there = BRANCHES[name]
+
+    def function(x, y):
+        return lax.platform_dependent(x, y, cpu=here, tpu=there)
+
+    lifted = bridge.to_jax(export.export(jax.jit(function), platforms=platforms)(X, Y))
+    np.testing.assert_array_equal(lifted(X, Y), here(X, Y))
+
+
+ROWS = floats(3, 4)
 SYMMETRIC = np.diag(np.float32([1, 2, 3, 4])) + 1
 
 
@@ -24,9 +43,9 @@ def _ranks(x):
     ("function", "x"),
     [
         (jnp.linalg.eigvalsh, SYMMETRIC),
-        (lambda x: jnp.linalg.svd(x, compute_uv=False), X),
-        (_ranks, X),
-        (lambda x: lax.cumsum(x, axis=1), X),
+        (lambda x: jnp.linalg.svd(x, compute_uv=False), ROWS),
+        (_ranks, ROWS),
+        (lambda x: lax.cumsum(x, axis=1), ROWS),
     ],
     ids=["eigh", "svd", "ranks", "cumsum"],
 )

@@ -128,3 +128,14 @@ def test_symbolic_sizes(function, shape):
     if function is not _of_a_loop:
         assert _count("split", jax.make_jaxpr(lifted)(_X)) == 1
         assert _count("split", jax.jit(lifted).trace(spec).jaxpr) == 1
+
+
+def test_slices_of_two_axes_are_no_parts_of_one():
+    """One ends along its axis where the other one begins along another."""
+
+    def function(x):
+        return x[:2] * 2, x[:, 2:] * 3
+
+    x = np.arange(16, dtype=np.float32).reshape(4, 4)
+    lifted = bridge.to_jax(export.export(jax.jit(function))(x))
+    jax.tree.map(np.testing.assert_array_equal, list(lifted(x)), list(function(x)))

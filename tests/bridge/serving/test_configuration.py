@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -200,8 +201,8 @@ def _arrays(request):
 
 
 def test_a_request_larger_than_a_batch_would_fail(saved, tmp_path):
-    with pytest.raises(StructureError, match=r"has 32 rows, and the largest allowed.* is 8"):
-        publish(saved, tmp_path, warmup=(1, 32), batching=(1, 8))
+    with pytest.raises(StructureError, match=r"has 9 rows, and the largest allowed.* is 8"):
+        publish(saved, tmp_path, warmup=(1, 9), batching=(1, 8))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -361,3 +362,16 @@ def test_what_is_no_configuration(tmp_path, models, options, message):
     with pytest.raises(StructureError, match=message):
         write_configs(tmp_path / "c", models, **options)
     assert not (tmp_path / "c").exists()
+
+
+def test_a_file_is_replaced_and_not_written_over(tmp_path):
+    """A server that reads it meanwhile has the old one or the new one, and no half of either."""
+    write_configs(tmp_path / "new", [ModelConfig("one", "/models/one")])
+    os.link(tmp_path / "new" / "models.config", tmp_path / "old")
+    before = (tmp_path / "old").read_text()
+    write_configs(tmp_path / "new", [ModelConfig("two", "/models/two")])
+    assert (tmp_path / "old").read_text() == before
+    assert '"two"' in (tmp_path / "new" / "models.config").read_text()
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
+        "models.config", "monitoring.config",
+    ]  # fmt: skip

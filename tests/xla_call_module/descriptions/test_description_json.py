@@ -135,6 +135,7 @@ def test_a_newer_minor_version(texts):
         ({"version": [0, 1]}, VersionError, r"version 0\.1"),
         ({"tiles": 1}, FormatError, r"fields \['tiles'\], which are unknown"),
         ({"kept": [5]}, FormatError, "there are 3 arguments"),
+        ({"kept": [3]}, FormatError, "there are 3 arguments"),
         ({"kept": [[0, 10**12]]}, FormatError, "there are 3 arguments"),
         ({"kept": [[0, 2]] * 9}, FormatError, "more than the 3 arguments"),
         ({"kept": [1, 0]}, FormatError, "not ascending"),
