@@ -260,6 +260,24 @@ def _bounded(statement: _Add) -> None:
     statement("tan", "jnp.tan(jnp.tanh({0}))", "f", level="1", weight=0.7)
     statement("arcsinh", "jnp.arcsinh({0})", "f", weight=0.7)
     statement("arccosh", "jnp.arccosh(1.5 + jnp.abs({0}))", "f", weight=0.7)
+    # Calls from one place that are lowered to other operations each.
+    for name, value in (
+        ("bessel_i1e", "{0}"),
+        ("digamma", "(jnp.abs({0}) + 0.5)"),
+        ("erf_inv", "(jnp.tanh({0}) * 0.9)"),
+        ("erfc", "{0}"),
+        ("lgamma", "(jnp.abs({0}) + 0.5)"),
+    ):
+        several = (
+            f"{value}, {value}[None], jnp.ones((), {{0}}.dtype) / 2, {value}.astype('{{float}}')"
+        )
+        statement(
+            f"{name}_at_one_place",
+            f"sum(lax.{name}(v).sum().astype({{0}}.dtype) for v in ({several})) + {{0}}",
+            "f",
+            level="sum+3",
+            weight=0.3,
+        )
     statement("erf", "lax.erf({0})", "f", level="1")
     statement("erfc", "lax.erfc({0})", "f", level="1", weight=0.7)
     statement("ndtr", "jax.scipy.special.ndtr({0})", "f", level="0", weight=0.5)
@@ -356,6 +374,15 @@ def _binary(statement: _Add) -> None:
     )
     statement(
         "float_power", "jnp.float_power(jnp.abs({0}) + 0.5, 1.5)", "f", level="max+4", weight=0.4
+    )
+    # Exponents that are integers at run time, of zeros, too.
+    statement("power_of_integers", "{0} ** jnp.clip({1}, 0, 2)", "fc", "iu", level="max+4")
+    statement(
+        "powers_of_integers",
+        "(jnp.round({0})[..., None] ** jnp.arange(3)).sum(-1)",
+        "f",
+        level="max+4",
+        weight=0.4,
     )
     statement("arctan2", "jnp.arctan2({0}, {1})", "f", "=0", level="2")
     statement("hypot", "jnp.hypot({0}, {1})", "f", "=0", level="max+1")

@@ -50,6 +50,10 @@ class TensorFlowDraw(Draw):
             text = self._rng.choice(texts).replace("{x}", inner)
         return text
 
+    def algorithm(self) -> str:
+        """An algorithm for random numbers."""
+        return self._rng.choice(["philox", "threefry"])
+
     def slices(self) -> str:
         """Return what a strided slice has between the brackets."""
         choices = (":", ":", "1:", ":-1", "::2", "::-1", "0", "-1", "0:2")
@@ -315,6 +319,11 @@ def _random(statement: _Add) -> None:
         statement(f"stateless_{name}", f"{{0}} + tf.random.stateless_{name}(tf.shape({{0}}), "
                   "[{seed}, 1], dtype={0}.dtype, alg='philox')", "f", rank=1, weight=0.3,
                   level="max+2")  # fmt: skip
+    # Each element of a batch has a seed of its own; TensorFlow's kernels have no threefry.
+    statement("stateless_seeds", "{0} + tf.function(lambda x: tf.reduce_sum("
+              "tf.random.stateless_uniform([2], [tf.cast(tf.reduce_max(x), tf.int32), {seed}], "
+              "0, 5, x.dtype, alg='{algorithm}')), jit_compile=True)({0})", "i", rank=1, weight=0.3,
+              level="max+3")  # fmt: skip
     statement("stateless_integers", "{0} + tf.random.stateless_uniform(tf.shape({0}), [{seed}, 2], "
               "0, 5, {0}.dtype, alg='philox')", "i", rank=1, weight=0.3,
               level="max+3")  # fmt: skip
