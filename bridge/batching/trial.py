@@ -79,8 +79,10 @@ def try_padding(
         try:
             batch = {buckets.symbol: size}
             trial.run({**(_choose_others(call, others, batch) or {}), **batch})
+        except TimeLimitError as error:
+            return str(error)
         except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
-            if isinstance(error, InteropError) and not isinstance(error, TimeLimitError):
+            if isinstance(error, InteropError):
                 raise
             return f"JAX does not run it here: {error}"
     return ""

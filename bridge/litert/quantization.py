@@ -228,6 +228,9 @@ def _quantize(
         )
     except ProcessDeath as error:
         raise _refused(str(error)) from error
+    if answer.get("error", "").startswith(("ImportError", "ModuleNotFoundError")):
+        missing = MissingDependencyError.of("quantize=", _WHEEL, extra="litert")
+        raise MissingDependencyError(f"{missing} What was raised: {answer['error']}")
     if "error" in answer:
         raise _refused(answer["error"])
     return bytes(parts[0])
