@@ -155,7 +155,12 @@ def write_updated(
         has_any = folder.find(f"{VARIABLES}.index", links=True) is not None
         index = open_checkpoint(folder, VARIABLES) if has_any else None
         variables = () if index is None else stored_variables(folder, index)
-        tensors = new_tensors(values, variables, where=where or os.fspath(source))
+        tensors = new_tensors(
+            values,
+            variables,
+            where=where or os.fspath(source),
+            is_split=is_file and os.path.isfile(params),
+        )
         assert index is not None
         updated = tuple(sorted(tensors))
         with progress_bar("Updating") as progress:

@@ -48,14 +48,16 @@ def verify(
 
     TensorFlow runs in a process of its own, in which JAX cannot be imported. Each signature is
     called with random inputs, with dimension variables of 1, 3 and 17 or the nearest sizes that
-    meet its constraints, and with zeros, ones, negative, huge and infinite numbers and NaN.
-    Gradients are those of random cotangents; a gradient that is None in TensorFlow, because nothing
-    depends on an argument, counts as zeros. For huge inputs only the finiteness of results is
-    compared; for huge and infinite inputs gradients are compared as long as everything before them
-    is finite. A signature that assigns variables is called several times in a row, and what it
-    has assigned is compared after each call; everything else is called with the values in the file.
-    A function that was exported for several devices runs on one in both. If the folder
-    is replaced meanwhile, everything is done again, at most three times.
+    meet its constraints, and with zeros, ones, negative, huge and infinite numbers and NaN. Where
+    JAX itself does not return for inputs at the edges of their dtypes, within 30 seconds or 20
+    times as long as for others, a warning says so. Gradients are those of random cotangents; a
+    gradient that is None in TensorFlow, because nothing depends on an argument, counts as zeros.
+    For huge inputs only the finiteness of results is compared; for huge and infinite inputs
+    gradients are compared as long as everything before them is finite. A signature that assigns
+    variables is called several times in a row, and what it has assigned is compared after each
+    call; everything else is called with the values in the file. A function that was exported for
+    several devices runs on one in both. If the folder is replaced meanwhile, everything is done
+    again, at most three times.
 
     On a terminal, a bar shows how far it is when it takes longer than two seconds.
 

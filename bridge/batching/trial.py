@@ -23,6 +23,7 @@ from bridge.core.keys import to_logical, to_physical
 from bridge.core.narrowing import x64_if_needed
 from bridge.core.probes import HUGE, RANDOM, choose_sizes, draw
 from bridge.loading.calling import call_flat
+from bridge.loading.limited_calls import LimitedCalls, TimeLimitError
 from bridge.saving.processes import is_multi_process
 from savedmodel.model import BatchBuckets, Signature
 from xla_call_module.call import CallModule
@@ -78,6 +79,8 @@ def try_padding(
         try:
             batch = {buckets.symbol: size}
             trial.run({**(_choose_others(call, others, batch) or {}), **batch})
+        except TimeLimitError as error:
+            return str(error)
         except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
             if isinstance(error, InteropError):
                 raise
@@ -141,7 +144,7 @@ class _Trial:
         self._params = tree_util.tree_leaves(params)
         self._avals = exported.in_avals
         require_own_runtime("whether batch_buckets may pad the function")
-        self._function = jax.jit(call_flat(exported))
+        self._function = LimitedCalls(jax.jit(self._run_flat), call)
         self._batches = [i for i, spec in enumerate(call.args) if buckets.lead(spec)]
 
     def run(self, sizes: Mapping[str, int]) -> None:
@@ -185,10 +188,14 @@ class _Trial:
         return [n for n in first if n is not None] or near[:1]
 
     def _results(self, leaves: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        first = len(self._params)
-        drawn = zip(leaves[first:], self._avals[first:], strict=True)
-        results = self._function(*self._params, *(to_logical(leaf, aval) for leaf, aval in drawn))
-        return [np.asarray(to_physical(result)) for result in results]
+        params = map(to_physical, self._params)
+        return [
+            np.asarray(result) for result in self._function(*params, *leaves[len(self._params) :])
+        ]
+
+    def _run_flat(self, *leaves: Any) -> list[Any]:
+        logical = [to_logical(leaf, aval) for leaf, aval in zip(leaves, self._avals, strict=True)]
+        return [to_physical(result) for result in call_flat(self._exported)(*logical)]
 
     def _compare(
         self,

@@ -78,7 +78,15 @@ def to_computation(
         )
 
     def export_for_inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return to_artifact(*_export_both(given, layer, args, kwargs), layer, target)
+        try:
+            return to_artifact(*_export_both(given, layer, args, kwargs), layer, target)
+        except TypeError as error:
+            if "missing" not in str(error) or "'mask'" not in str(error):
+                raise
+            raise StructureError(
+                f"{error}. Keras hands a mask on beside a layer of JAX. To do: pass it, as in "
+                "layer(x, mask=embedding.compute_mask(tokens)), or give the parameter a default."
+            ) from error
 
     return LayerComputation(
         weights=weights,

@@ -154,6 +154,7 @@ def _made(
             rows = compare_model(made, trials, process=process)
             _check(
                 rows,
+                [trial.sizes for trial in trials],
                 lambda n: first_difference(bound[trials[n].signature], trials[n], process=process),
             )
         if quantize is None:
@@ -164,11 +165,16 @@ def _made(
         return keep_probes(made, measured, error=report.error), report
 
 
-def _check(rows: Sequence[VerifyRow], first_difference: Callable[[int], str]) -> None:
+def _check(
+    rows: Sequence[VerifyRow],
+    sizes: Sequence[Mapping[str, int]],
+    first_difference: Callable[[int], str],
+) -> None:
     """Refuse a model that differs from JAX on ordinary numbers, and warn of one that does at edges.
 
     Args:
         rows: what was compared.
+        sizes: the dimension variables of each row.
         first_difference: returns the first operation that differs in the trial of a row.
 
     Raises:
@@ -183,12 +189,27 @@ def _check(rows: Sequence[VerifyRow], first_difference: Callable[[int], str]) ->
         raise UnsupportedError(
             f"LiteRT computes something else than JAX: {first.signature} with inputs that are "
             f"{first.inputs}: {first.problem}{where} {len(wrong)} of {len(rows)} probes differ. To "
-            "do: leave out of the function what differs; verify=False returns the model as it is."
+            f"do: {_constraint(rows, sizes)}leave out of the function what differs; verify=False "
+            "returns the model as it is."
         )
     for row in edges:
         warn(
             f"LiteRT differs from JAX where inputs are {row.inputs}: {row.signature}: {row.problem}"
         )
+
+
+def _constraint(rows: Sequence[VerifyRow], sizes: Sequence[Mapping[str, int]]) -> str:
+    """Return the advice to leave out the least sizes, where the model is right for all others.
+
+    Of these something that is computed may be of size 0, which few kernels of LiteRT take.
+    """
+    wrong = [at for row, at in zip(rows, sizes, strict=True) if row.problem and at]
+    right = [at for row, at in zip(rows, sizes, strict=True) if not row.problem and at]
+    for name in right[0] if right else ():
+        most = max((at[name] for at in wrong if name in at), default=0)
+        if most and all(at.get(name, 0) > most for at in right):
+            return f"export it with a constraint such as '{name} >= {most + 1}'; or "
+    return ""
 
 
 @api_boundary

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from bridge.core.messages import describe_arrays
 from bridge.core.npz_file import NPZ_ERRORS, open_npz
 from bridge.core.probes import RANDOM
 from bridge.inspecting.written_file import Quantization
 from bridge.litert.model_verification import given_trials, run_trial
 from bridge.litert.runtime import Runtime
-from bridge.litert.worker.worker_program import describe_arrays
 from bridge.litert.worker_process import LiteRTProcess, ProcessDeath
 from bridge.sources.bound_call import BoundCall
 from bridge.verifying.comparison import greatest_error, is_finite
@@ -228,6 +228,9 @@ def _quantize(
         )
     except ProcessDeath as error:
         raise _refused(str(error)) from error
+    if answer.get("error", "").startswith(("ImportError", "ModuleNotFoundError")):
+        missing = MissingDependencyError.of("quantize=", _WHEEL, extra="litert")
+        raise MissingDependencyError(f"{missing} What was raised: {answer['error']}")
     if "error" in answer:
         raise _refused(answer["error"])
     return bytes(parts[0])

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import re
+import os
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
-from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
+from bridge.core import messages
+from bridge.core.worker_process import ProcessDeath, WorkerProcess
 from bridge.litert.worker import worker_program
-from bridge.litert.worker.worker_program import read_message, write_message
 from xla_call_module.errors import MissingDependencyError
 
 __all__ = ["LiteRTProcess", "ProcessDeath", "check_installed"]
@@ -30,10 +23,6 @@ from bridge.litert.worker.worker_program import main
 main()
 """
 _WHEELS = {"litert_converter": "litert-converter", "ai_edge_litert": "ai-edge-litert"}
-_MAX_SECONDS = 1800.0  # for one request
-_MAX_LAST_WORDS = 2000  # characters
-# What the libraries say that is no error: https://abseil.io/docs/cpp/guides/logging.
-_NOISE = re.compile(r"^(?:[IW]\d{4} |INFO: |WARNING: |\s*$)")
 
 
 def check_installed(feature: str) -> None:
@@ -50,124 +39,15 @@ def check_installed(feature: str) -> None:
             raise MissingDependencyError.of(feature, wheel, extra="litert")
 
 
-class ProcessDeath(Exception):  # noqa: N818 - the process made the error
-    """The process ended, or was killed for its silence, before it answered; with why."""
+class LiteRTProcess(WorkerProcess):
+    """A process with the packages of LiteRT. What was loaded is gone after a death."""
 
-
-class LiteRTProcess:
-    """A process that answers requests, started with the first one and again after a death.
-
-    It is a context manager.
-
-    Attributes:
-        starts: how often the process was started. What was loaded before is gone after a start.
-    """
-
-    def __init__(self, *, seconds: float = _MAX_SECONDS) -> None:
-        """Start nothing yet.
-
-        Args:
-            seconds: the time after which the process is killed if it has not answered.
-        """
-        self.starts = 0
-        self._seconds = seconds
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> LiteRTProcess:
-        """Return it."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """End the process."""
-        self.close()
-
-    def close(self) -> None:
-        """End the process, and remove its folder."""
-        self._end()
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
-
-    def start(self) -> None:
-        """Start the process unless it runs."""
-        if self._process is not None:
-            return
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory()
-            package = Path(self._folder.name, "bridge", "litert")
-            shutil.copytree(Path(worker_program.__file__).parent, package / "worker")
-            for folder in (package, package.parent):
-                (folder / "__init__.py").touch()
-        with self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, self._folder.name],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-            )
-        self.starts += 1
-
-    def request(
-        self, verb: str, parts: Sequence[Any] = (), **options: Any
-    ) -> tuple[dict[str, Any], list[bytes]]:
-        """Return the answer of a verb of `worker_program.py`.
-
-        Raises:
-            ProcessDeath: there is none.
-        """
-        self.start()
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        begun = self._errors.stat().st_size
-        watchdog = threading.Timer(self._seconds, process.kill)
-        watchdog.daemon = True
-        watchdog.start()
-        try:
-            write_message(process.stdin, {"verb": verb, **options}, parts)
-            answer = read_message(process.stdout)
-        except OSError:
-            answer = None
-        finally:
-            is_late = watchdog.finished.is_set()
-            watchdog.cancel()
-        if answer is None:
-            raise ProcessDeath(self._last_words(begun, is_late=is_late))
-        return answer
-
-    @property
-    def _errors(self) -> Path:
-        assert self._folder is not None
-        return Path(self._folder.name, "errors.txt")
-
-    def _last_words(self, begun: int, *, is_late: bool) -> str:
-        """Return how the process ended, and what it said since a place in its output."""
-        status = self._end()
-        if is_late:
-            return f"it did not answer within {self._seconds:g} seconds"
-        said = self._errors.read_bytes()[begun:].decode(errors="replace").splitlines()
-        words = "\n".join(line for line in said if not _NOISE.match(line))[-_MAX_LAST_WORDS:]
-        ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        return f"the process ended with {ended}{f': {words}' if words else ''}"
-
-    def _end(self) -> int:
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        for stream in (process.stdin, process.stdout):
-            assert stream is not None
-            # Of what could not be written, because the process had ended.
-            with contextlib.suppress(OSError):
-                stream.close()
-        try:
-            return process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait()
+    def _command(self, folder: Path) -> list[str]:
+        package = folder / "bridge"
+        if not package.exists():
+            shutil.copytree(Path(worker_program.__file__).parent, package / "litert" / "worker")
+            (package / "core").mkdir()
+            shutil.copy(messages.__file__, package / "core")
+            for name in (".", "core", "litert"):
+                (package / name / "__init__.py").touch()
+        return [sys.executable, "-c", _START, os.fspath(folder)]

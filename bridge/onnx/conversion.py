@@ -29,6 +29,7 @@ def to_onnx(
     *,
     params: Any = None,
     args: Any = None,
+    gradient_order: int = 0,
     platform: str = "cpu",
     opset: int | None = None,
     inputs: Names | None = None,
@@ -59,6 +60,9 @@ def to_onnx(
             primals. Of a function or a module as for `bridge.save`.
         args: where a function or a module is exported here, its arguments after the parameters, as
             for `bridge.save`, such as `"f32[b,28,28]"`.
+        gradient_order: how often the function is differentiated first. 0 is the function itself, 1
+            its VJP, of which the inputs are those of the function and the cotangents of its
+            results; and so on.
         platform: one of those that it was lowered for; a function is lowered for it here.
         opset: the version of ONNX's operations, 18 to 26; by default 21, or 26 for what
             reads the bits of floats (`bitcast_convert_type`, `top_k`). Before 26 nothing tells the
@@ -89,9 +93,11 @@ def to_onnx(
     from bridge.onnx.onnx_model import ONNX, convert, embedded
     from bridge.sources.bound_call import bind_source
 
+    check_order(gradient_order)
     bound = bind_source(
-        exported, ONNX, params=params, args=args, platform=platform, inputs=inputs, outputs=outputs
-    )
+        exported, ONNX, params=params, args=args, platform=platform,
+        inputs=inputs, outputs=outputs, order=gradient_order,
+    )  # fmt: skip
     return embedded(convert(bound, opset))
 
 
@@ -118,9 +124,7 @@ def save_onnx(
             all.
         params: as for `bridge.to_onnx`.
         args: the same.
-        gradient_order: how often the function is differentiated first. 0 is the function itself, 1
-            its VJP, of which the inputs are those of the function and the cotangents of its
-            results; and so on.
+        gradient_order: the same.
         external_data: whether weights are in a file of their own, beside the other one and named
             like it with `.data` behind; `"auto"` for past 1 GiB of them.
         platform: as for `bridge.to_onnx`.

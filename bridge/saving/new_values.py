@@ -143,7 +143,7 @@ def _paths(structure: Structure, path: tuple[str, ...]) -> Iterator[tuple[int, t
 
 
 def new_tensors(
-    params: Any, variables: Sequence[StoredVariable], *, where: str
+    params: Any, variables: Sequence[StoredVariable], *, where: str, is_split: bool = False
 ) -> dict[str, BundleTensor]:
     """Return what is to be written of new values, by the names of the variables.
 
@@ -152,13 +152,14 @@ def new_tensors(
             missing.
         variables: those of the file.
         where: the path of the file, for messages.
+        is_split: whether the paths of `params` are keys that were split, of one text each.
 
     Raises:
         StructureError: a leaf belongs to no variable, to several, or is not of its shape.
         DtypeError: a leaf is not of the dtype of its variable.
         UnsupportedError: a leaf has infinite elements, and the file is written for TFLite.
     """
-    given = _match(params, variables, where)
+    given = _match(params, variables, where, is_split=is_split)
     check_tflite_params({name: leaf for name, (stored, leaf) in given.items() if stored.for_tflite})
     names = sorted(given)
     specs = [given[name][0].spec for name in names]
@@ -172,9 +173,9 @@ def new_tensors(
 
 
 def _match(
-    params: Any, variables: Sequence[StoredVariable], where: str
+    params: Any, variables: Sequence[StoredVariable], where: str, *, is_split: bool
 ) -> dict[str, tuple[StoredVariable, Any]]:
-    find = _Finder.of(variables)
+    find = _Finder.of(variables, is_split=is_split)
     given: dict[str, tuple[StoredVariable, Any]] = {}
     unknown: list[str] = []
     for path, leaf, is_array in _leaves(params):
@@ -230,13 +231,13 @@ class _Finder:
     names: Mapping[str, Mapping[str, StoredVariable]]
 
     @classmethod
-    def of(cls, variables: Sequence[StoredVariable]) -> _Finder:
+    def of(cls, variables: Sequence[StoredVariable], *, is_split: bool) -> _Finder:
         names: dict[str, dict[str, StoredVariable]] = defaultdict(dict)
         for variable in variables:
             joined = () if variable.path is None else ("/".join(variable.path),)
             for alias in (variable.name, *variable.aliases, *joined):
                 names[alias][variable.key] = variable
-        paths = {variable.path: variable for variable in variables if variable.path is not None}
+        paths = {v.path: v for v in variables if v.path is not None and not is_split}
         return cls(paths, names)
 
     def __call__(self, path: tuple[str, ...]) -> list[StoredVariable]:

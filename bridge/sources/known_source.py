@@ -14,6 +14,7 @@ from jax import export, tree_util
 
 from bridge.core.explaining import refusing_unsortable_keys
 from bridge.core.exported_file import parse_exported
+from bridge.core.keys import to_physical
 from bridge.core.narrow_types import NARROW_TYPES
 from bridge.core.trees import key_names, unique_names
 from bridge.core.updates import UpdatePositions, find_assigned
@@ -148,7 +149,7 @@ def _assigned(known: KnownSource, updates: UpdatePositions) -> dict[int, int]:
     call = known.call
     leaves, tree = tree_util.tree_flatten(known.params)
     variables = [
-        Variable(name, call.args[index].dtype, np.shape(leaves[index]))
+        Variable(name, call.args[index].dtype, np.shape(to_physical(leaves[index])))
         for index, name in known.variables.items()
     ]
     has_params = known.params is not None

@@ -19,6 +19,7 @@ from bridge.core.keys import to_logical, to_physical
 from bridge.core.probes import GIVEN, RANDOM, choose_sizes, draw, draw_cotangent
 from bridge.loading.calling import call_flat
 from bridge.loading.exported_on_mesh import to_one_device
+from bridge.loading.limited_calls import LimitedCalls, TimeLimitError
 from bridge.loading.loaded import LoadedSignature
 from bridge.loading.loaded_model import LoadedModel
 from bridge.verifying.trial_request import TrialRequest
@@ -29,6 +30,7 @@ from xla_call_module.dtypes import Array
 from xla_call_module.errors import InteropError, StructureError, quote
 from xla_call_module.exported import from_exported
 from xla_call_module.stablehlo.refining import accepts_sizes
+from xla_call_module.tracebacks import warn
 from xla_call_module.versions import DEVIATIONS
 
 __all__ = ["deviations_of", "make_trials"]
@@ -103,7 +105,7 @@ class _SignatureReference:
         # TensorFlow's value of a variable that has no name of its own is not seen.
         self._steps = request.steps if all(names[i] for i in results.values()) else 1
         self._deviations = deviations_of(self._call)
-        self._run = jax.jit(self._evaluate, static_argnums=(0, 1))
+        self._run = LimitedCalls(jax.jit(self._evaluate, static_argnums=(0, 1)), self._call)
         self._given = request.inputs_of(self.key, self.inputs)
         kinds = self._kinds(request)
         # Each kind of input with its sizes, by the number that seeds its random numbers.
@@ -126,9 +128,15 @@ class _SignatureReference:
             with_variables = number == self._with_variables
             params: Sequence[Any] = self._params
             for step in range(1, self._steps_of(kind) + 1):
-                trial, params = self._trial(
-                    kind, sizes, random, params, step, with_variables=with_variables
-                )
+                try:
+                    trial, params = self._trial(
+                        kind, sizes, random, params, step, with_variables=with_variables
+                    )
+                except TimeLimitError as error:
+                    if kind in (GIVEN, RANDOM):
+                        raise
+                    warn(f"{self.key} is not compared where inputs are {kind}: {error}")
+                    break
                 yield trial
 
     def _kinds(self, request: TrialRequest) -> list[tuple[str, dict[str, int]]]:
@@ -253,9 +261,9 @@ class _SignatureReference:
                 {name: draw_cotangent(value, random) for name, value in inexact.items()}
             )
 
-    def _compute(self, order: int, *arguments: Any) -> list[Any]:
+    def _compute(self, order: int, positions: tuple[int, ...], *arguments: Any) -> list[Any]:
         try:
-            computed: list[Any] = self._run(order, *arguments)
+            computed: list[Any] = self._run(*arguments, static=(order, positions))
         except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
             if isinstance(error, InteropError):
                 raise

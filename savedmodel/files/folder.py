@@ -2,7 +2,7 @@
 
 Everything is written into a hidden sibling, which then takes the place of the target in one step
 of the file system. A writer that is killed leaves its sibling behind, unlocked; the next writer to
-the same place removes it.
+the same parent folder removes it.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def staged_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[
 def hidden_folder(parent: Path, name: str) -> Iterator[Path]:
     """A new folder that nobody looks for; what is left in it at the end of the block is removed.
 
-    What killed writers under the same name have left is removed first.
+    What killed writers have left beside it is removed first.
 
     Args:
         parent: where it is made; made itself where it is not there.
@@ -317,8 +317,11 @@ def _exchange_by_renames(source: Path, target: Path) -> None:
 
 
 def _remove_stale(parent: Path, name: str) -> None:
-    """Remove what a killed writer of the same name has left: nobody holds its lock."""
-    for left in parent.glob(f"{glob.escape(f'.{name}{_MARK}')}*"):
+    """Remove what killed writers have left, under whatever names: nobody holds their locks."""
+    for left in parent.glob(f".*{glob.escape(_MARK)}*"):
+        # Between two renames that is all that there is of what another writer replaces.
+        if left.suffix == ".old" and not left.name.startswith(f".{name}{_MARK}"):
+            continue
         with contextlib.suppress(OSError):
             # Between a writer's mkdir and its lock there is a moment; a young folder is left alone.
             if time.time() - left.stat().st_mtime < _STALE_AFTER_SECONDS:

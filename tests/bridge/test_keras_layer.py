@@ -348,6 +348,20 @@ def test_a_function_gets_the_mask_that_is_passed():
         ExportedLayer(masked)(embedding(tokens))
 
 
+def test_a_mask_that_a_function_needs_is_passed():
+    def masked(x, mask):
+        return x * mask[..., None]
+
+    tokens = keras.Input((5,), dtype="int32")
+    embedding = keras.layers.Embedding(7, 4, mask_zero=True)
+    with pytest.raises(StructureError, match=r"missing .*'mask'.*To do: pass it"):
+        ExportedLayer(masked)(embedding(tokens))
+    passed = ExportedLayer(masked)(embedding(tokens), mask=embedding.compute_mask(tokens))
+    found = keras.Model(tokens, passed).predict(np.array([[1, 2, 0, 0, 0]], "int32"), verbose=0)
+    assert found[:, :2].any()
+    assert not found[:, 2:].any()
+
+
 def test_dtypes_without_a_name_in_hdf5(tmp_path):
     layer = ExportedLayer(
         lambda p, x: x * p["narrow"].astype("float32") + p["half"].astype("float32"),

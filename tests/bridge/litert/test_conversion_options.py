@@ -15,7 +15,7 @@ from bridge.cli.main import main
 from bridge.litert.litert_model import bind_signatures, make_model
 from bridge.litert.model_verification import compare_model, make_trials
 from bridge.litert.runtime import Runtime
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import MissingDependencyError, StructureError, UnsupportedError
 
 pytest.importorskip("litert_converter")
 pytest.importorskip("ai_edge_litert")
@@ -232,3 +232,31 @@ def test_commands_with_several_signatures(tmp_path, capsys):
     assert "Which signature is meant?" in capsys.readouterr().err
     assert main(["diff", path, path]) == 2
     assert "To do: pass the folder" in capsys.readouterr().err
+
+
+def test_typed_keys_are_state():
+    def draw(params, x):
+        return {"key": jax.random.split(params["key"], 2)[0]}, x + jax.random.uniform(params["key"])
+
+    params = {"key": jax.random.key(3)}
+    model = bridge.to_litert(draw, params=params, args="f32[2]", updates=0)
+    assert model[4:8] == b"TFL3"
+
+
+def test_a_model_that_the_least_size_is_too_small_for_names_the_constraint():
+    def halves(x):
+        half = x[: x.shape[0] // 2]
+        return half @ half
+
+    with pytest.raises(UnsupportedError, match=r"constraint such as 't >= 2'"):
+        bridge.to_litert(halves, args="f32[t]")
+
+
+def test_a_quantizer_that_is_partly_installed_is_a_missing_dependency(tmp_path, monkeypatch):
+    pytest.importorskip("ai_edge_quantizer")
+    package = tmp_path / "ai_edge_quantizer"
+    package.mkdir()
+    (package / "__init__.py").write_text("import a_part_that_is_not_installed")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(MissingDependencyError, match=r"ai-edge-quantizer.*a_part_that_is_not"):
+        bridge.to_litert(lambda x: x * 2, args="f32[2]", quantize="float16")

@@ -335,3 +335,9 @@ def test_large_weights(gibibytes, tmp_path):
     assert (tmp_path / "model.onnx.data").stat().st_size == weights.nbytes
     x = np.ones(4096, np.float32)
     assert_same(_run(path, x)[1], [np.float32([0, 3])], rtol=0, atol=0)
+
+
+def test_a_gradient_in_memory_is_that_of_a_file(tmp_path):
+    model = bridge.to_onnx(jnp.sin, args="f32[3]", gradient_order=1)
+    bridge.save_onnx(jnp.sin, tmp_path / "m.onnx", args="f32[3]", gradient_order=1)
+    assert model == onnx.load(tmp_path / "m.onnx")

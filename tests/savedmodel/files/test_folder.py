@@ -235,13 +235,6 @@ class TestKilled:
         assert process.returncode == 0, errors
         assert _files(tmp_path) == {"m/saved_model.pb": "half"}
 
-    def test_what_another_target_left_is_not_ours(self, tmp_path):
-        other = tmp_path / ".mm.jax-tf-bridge-0123456789abcdef"
-        other.mkdir()
-        os.utime(other, (0, 0))
-        _write(tmp_path / "m", "1")
-        assert other.is_dir()
-
 
 class TestFull:
     """A disk that takes no more, and a folder that takes nothing."""
@@ -445,3 +438,16 @@ def test_other_errors_of_the_rename_are_passed_on(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="cross-device link"):
         _write(tmp_path / "m", "1")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_writer_left_is_removed_by_a_writer_of_another_name(tmp_path):
+    left, aside, young = (
+        tmp_path / f".{name}"
+        for name in ("a.jax-tf-bridge-01", "b.jax-tf-bridge-02.old", "c.jax-tf-bridge-03")
+    )
+    for folder in (left, aside, young):
+        folder.mkdir()
+    for folder in (left, aside):
+        os.utime(folder, (0, 0))
+    _write(tmp_path / "m", "1")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [aside.name, young.name, "m"]

@@ -1,0 +1,39 @@
+"""The program that runs functions in JAX for `limited_calls`, on request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+
+from bridge.core.messages import Answer, answer_requests, describe_arrays, read_arrays
+
+__all__ = ["main"]
+
+
+class _Functions:
+    """The functions by their numbers."""
+
+    def __init__(self) -> None:
+        self._functions: dict[int, Any] = {}
+
+    def load(self, parts: Sequence[bytes], number: int) -> Answer:
+        """Take a serialized `Exported`."""
+        self._functions[number] = jax.jit(export.deserialize(bytearray(parts[0])).call)
+        return {}, []
+
+    def run(self, parts: Sequence[bytes], number: int, arrays: Sequence[Any]) -> Answer:
+        """Return the results for the leaves of the arguments."""
+        leaves = read_arrays(arrays, parts).values()
+        results = jax.tree.leaves(self._functions[number](*leaves))
+        named = {str(index): np.asarray(result) for index, result in enumerate(results)}
+        return {"arrays": describe_arrays(named)}, [*named.values()]
+
+
+def main() -> None:
+    """Answer requests until there are no more."""
+    jax.config.update("jax_enable_x64", True)  # the functions have dtypes of their own
+    answer_requests(_Functions())
