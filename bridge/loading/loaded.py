@@ -216,10 +216,8 @@ class LoadedSignature:
         It does not refer to the signature, so that the arrays go with the last name of that.
         """
         run = partial(self._run, *self._device_parameters)
-        in_tree, unflatten = (
-            self._arguments.tree,
-            partial(tree_util.tree_unflatten, self.exported.out_tree),
-        )
+        out_tree: Any = self.exported.out_tree  # the stub of its class lacks `unflatten`
+        in_tree, unflatten = self._arguments.tree, out_tree.unflatten
         is_flat = in_tree == tree_util.tree_structure(((0,) * in_tree.num_leaves, {}))
         count = in_tree.num_leaves if is_flat else -1
 

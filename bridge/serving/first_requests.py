@@ -195,4 +195,4 @@ def _measure(
 
 
 def _is_numeric(array: np.ndarray[Any, Any]) -> bool:
-    return bool(array.dtype.kind != "O")
+    return bool(array.dtype != object)
