@@ -23,7 +23,7 @@ from tests.__main__ import ROUNDS, names_places, run
 from tests.policy.source import ROOT
 from tests.selecting import executed, measured
 from tests.selecting.affected import affected_by, choose_affected
-from tests.selecting.changes import changed_texts, earlier_state
+from tests.selecting.changes import changed_texts, earlier_state, text_before
 from tests.selecting.choosing import choose, in_parts
 from tests.selecting.measured import LIMIT, Measurements
 from tests.selecting.selection import Selection, is_named
@@ -32,6 +32,7 @@ from tests.selecting.sentinels import SENTINELS
 # Seconds of two processors, less what the start and the collection of two workers take.
 QUICK_SECONDS, AFFECTED_SECONDS = 100.0, 260.0
 DAYS = 7
+_SHOWN = 10
 _TOGETHER = "tests/quick"
 _WORKERS = ("-n", "2", "--no-loadscope-reorder", "--dist")
 
@@ -169,17 +170,18 @@ def record(folder: str, *, complete: bool) -> None:
 
 def moved(arguments: list[str]) -> int:
     """Say what has come over the limit since the earlier state."""
-    print("\n".join(_moved(*arguments)))
+    print("\n".join(_moved(text_before(str(measured.DURATIONS.relative_to(ROOT))))))
     return 0
 
 
-def _moved(since: str = "") -> Iterator[str]:
-    path = str(measured.DURATIONS.relative_to(ROOT))
+def _moved(before: str) -> Iterator[str]:
     now = slow()
-    before, _ = changed_texts(earlier_state(since)).get(path, ("", ""))
     yield f"{len(now)} tests of more than {LIMIT} s run in `make test-all` alone."
     old = measured.read_durations(before) if before else now
-    for name in sorted(now.keys() - old.keys()):
+    new = sorted(now.keys() - old.keys())
+    if len(new) > _SHOWN:
+        yield f"{len(new)} of them have moved there, such as these:"
+    for name in new[:_SHOWN]:
         yield f"moved to `make test-all`: {name} takes {now[name]} s"
 
 

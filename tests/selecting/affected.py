@@ -53,11 +53,14 @@ def affected_by(texts: Mapping[str, tuple[str, str]], measured: Measurements) ->
                 continue
             for function in reached(path, changed):
                 found.functions[function] = _DIFFERS
+            places = [f"{path}:"]
             if not executed & found.functions.keys():
+                # A process that several tests share executes it, or none does.
                 found.tests.update(_beside(path))
+                places.append(f"{Path(path).parents[-3 if path.count('/') > 1 else 0]}/")
             found.tests.update(_importing(path, measured))
             for function in executed:
-                if function.startswith(f"{path}:"):
+                if function.startswith(tuple(places)):
                     found.functions[function] = max(found.functions[function], _BESIDE)
             found.tests.update(_unmeasured(path, measured))
         elif is_python and file.startswith("test_"):

@@ -33,7 +33,8 @@ def earlier_state(since: str) -> str:
 
 def _git(*arguments: str) -> str:
     command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    return done.stdout
 
 
 def _differing_from(commit: str) -> list[str]:
@@ -59,6 +60,11 @@ def changed_texts(earlier: str) -> dict[str, tuple[str, str]]:
         names = _differing_from(earlier)
         pairs = {name: (_git("show", f"{earlier}:{name}"), _text(ROOT / name)) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def text_before(path: str) -> str:
+    """Return the text of a file in the earlier state; empty where git does not know one."""
+    return _git("show", f"{earlier_state('')}:{path}")
 
 
 def _text(path: Path) -> str:

@@ -7,7 +7,14 @@ import subprocess
 import pytest
 
 from tests.selecting import changes
-from tests.selecting.changes import OTHER, changed_parts, changed_texts, earlier_state, reached
+from tests.selecting.changes import (
+    OTHER,
+    changed_parts,
+    changed_texts,
+    earlier_state,
+    reached,
+    text_before,
+)
 
 MODULE = '''"""A module."""
 import math
@@ -118,13 +125,19 @@ def _git(tree, *arguments):
 
 
 def test_a_commit(tree):
+    (tree / "bytes").write_bytes(b"\xfd0")
     _git(tree, "init", "-b", "main")
     _git(tree, "add", ".")
     _git(tree, "commit", "-m", "first")
     path = tree / "bridge/reading.py"
     path.write_text(MODULE.replace("LIMIT = 3", "LIMIT = 4"))
     (tree / "bridge/new.py").write_text("y = 1\n")
-    expected = {"bridge/reading.py": (MODULE, path.read_text()), "bridge/new.py": ("", "y = 1\n")}
+    (tree / "bytes").write_bytes(b"\xfd1")
+    expected = {
+        "bridge/reading.py": (MODULE, path.read_text()),
+        "bridge/new.py": ("", "y = 1\n"),
+        "bytes": ("\ufffd0", "\ufffd1"),
+    }
     assert changed_texts(earlier_state("")) == expected
     _git(tree, "add", ".")
     # What is committed on the main branch itself is compared with the commit before.
@@ -135,6 +148,8 @@ def test_a_commit(tree):
     (tree / "bridge/new.py").write_text("y = 2\n")
     _git(tree, "commit", "-am", "third")
     path.write_text(MODULE)
+    assert text_before("bridge/new.py") == "y = 1\n"
+    assert text_before("nowhere") == ""
     assert changed_texts(earlier_state("")).keys() == {"bridge/reading.py", "bridge/new.py"}
 
 

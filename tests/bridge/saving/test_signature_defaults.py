@@ -112,6 +112,12 @@ def test_a_copy_and_several_signatures(folder, exported, tmp_path):
     assert not _definition(tmp_path / "two").defaults
     found = {s.key: dict(s.defaults) for s in savedmodel.read(tmp_path / "two").signatures}
     assert found == {"serving_default": {}, "other": {"scale": 1}}
+    with pytest.raises(StructureError, match="There are 2 signatures"):
+        bridge.save(
+            {"serving_default": exported, "other": exported},
+            tmp_path / "none",
+            defaults={"scale": 1},
+        )
 
 
 def test_names_that_were_chosen(exported, tmp_path):
