@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from bridge.core import worker_messages
-from bridge.core.worker_process import ProcessDeath, WorkerProcess
+from bridge.core.limited_process import ProcessDeath, WorkerProcess
 from bridge.litert.worker import worker_program
 from xla_call_module.errors import MissingDependencyError
 
