@@ -18,13 +18,13 @@ import numpy as np
 from bridge.benchmarking.benchmark_report import BenchmarkReport, BenchmarkRow
 from bridge.core._jax import enable_x64
 from bridge.core.exported_file import MAX_EXPORTED_BYTES, parse_exported
-from bridge.core.messages import (
+from bridge.core.probes import RANDOM, draw
+from bridge.core.worker_messages import (
     describe_arrays,
     read_arrays,
     read_message,
     write_message,
 )
-from bridge.core.probes import RANDOM, draw
 from bridge.litert.conversion import save_litert
 from bridge.litert.kept_probes import kept_probes
 from bridge.litert.litert_model import bind_signatures

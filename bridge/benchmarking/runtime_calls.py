@@ -1,7 +1,7 @@
 """`python -m bridge.benchmarking.runtime_calls`: a file called by one runtime, and measured.
 
 A request comes on the standard input and the answer goes to the standard output, as messages of
-`bridge.core.messages`. The request has the runtime, the file, the signature, and the
+`bridge.core.worker_messages`. The request has the runtime, the file, the signature, and the
 names of inputs and outputs; its parts are the inputs.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401 - numpy knows its dtypes by their names afterwards
 import numpy as np
 
-from bridge.core.messages import (
+from bridge.core.worker_messages import (
     describe_arrays,
     read_arrays,
     read_message,

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.messages import describe_arrays
 from bridge.core.npz_file import NPZ_ERRORS, open_npz
 from bridge.core.probes import RANDOM
+from bridge.core.worker_messages import describe_arrays
 from bridge.inspecting.written_file import Quantization
 from bridge.litert.model_verification import given_trials, run_trial
 from bridge.litert.runtime import Runtime

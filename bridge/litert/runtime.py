@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bridge.core.messages import describe_arrays, read_arrays
+from bridge.core.worker_messages import describe_arrays, read_arrays
 from bridge.litert.metadata import is_model
 from bridge.litert.worker_process import LiteRTProcess, ProcessDeath, check_installed
 from xla_call_module.dtypes import Array

@@ -8,8 +8,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from bridge.core import messages
-from bridge.core.worker_process import ProcessDeath, WorkerProcess
+from bridge.core import worker_messages
+from bridge.core.limited_process import ProcessDeath, WorkerProcess
 from bridge.litert.worker import worker_program
 from xla_call_module.errors import MissingDependencyError
 
@@ -47,7 +47,7 @@ class LiteRTProcess(WorkerProcess):
         if not package.exists():
             shutil.copytree(Path(worker_program.__file__).parent, package / "litert" / "worker")
             (package / "core").mkdir()
-            shutil.copy(messages.__file__, package / "core")
+            shutil.copy(worker_messages.__file__, package / "core")
             for name in (".", "core", "litert"):
                 (package / name / "__init__.py").touch()
         return [sys.executable, "-c", _START, os.fspath(folder)]

@@ -18,8 +18,8 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
-from bridge.core.messages import describe_arrays, read_arrays
-from bridge.core.worker_process import ProcessDeath, WorkerProcess
+from bridge.core.limited_process import ProcessDeath, WorkerProcess
+from bridge.core.worker_messages import describe_arrays, read_arrays
 from xla_call_module.call import CallModule
 from xla_call_module.errors import UnsupportedError, shown_as_base
 from xla_call_module.linalg.library_calls import library_routine

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax import export
 
-from bridge.core.messages import Answer, answer_requests, describe_arrays, read_arrays
+from bridge.core.worker_messages import Answer, answer_requests, describe_arrays, read_arrays
 
 __all__ = ["main"]
 

@@ -2,7 +2,7 @@
 
 A copy of this folder runs in a process of its own, which may die of an assertion of the libraries.
 
-The verb of a request (`bridge.core.messages`) is the name of a method of `Worker`.
+The verb of a request (`bridge.core.worker_messages`) is the name of a method of `Worker`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bridge.core.messages import Answer, answer_requests, describe_arrays, read_arrays
+from bridge.core.worker_messages import Answer, answer_requests, describe_arrays, read_arrays
 from bridge.litert.worker.model_execution import LoadedModel, describe_model
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bridge.core.messages import read_message, write_message
+from bridge.core.worker_messages import read_message, write_message
 
 __all__ = ["ProcessDeath", "WorkerProcess"]
 
