@@ -8,6 +8,7 @@ the test by the variable that pytest sets.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import sys
@@ -87,7 +88,9 @@ class _FunctionsOfChild(Functions):
             self._write({"child": _current_test(), "cpu": round(time.process_time(), 3)})
 
     def _write(self, record: dict[str, Any]) -> None:
-        with open(os.path.join(self._folder, f"child-{os.getpid()}.jsonl"), "a") as file:
+        path = os.path.join(self._folder, f"child-{os.getpid()}.jsonl")
+        # A process that has become another user's may not write there.
+        with contextlib.suppress(OSError), open(path, "a") as file:
             file.write(json.dumps(record) + "\n")
 
 
