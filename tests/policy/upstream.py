@@ -20,6 +20,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "bridge.calling_tf.calls",
         "bridge.calling_tf.concrete_functions",
         "bridge.calling_tf.derivatives",
+        "bridge.calling_tf.data_dependent_sizes",
         "bridge.calling_tf.differentiability",
         "bridge.calling_tf.eager_calls",
         "bridge.calling_tf.embedding",
