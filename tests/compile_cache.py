@@ -38,6 +38,7 @@ def keep_compiled(config: pytest.Config, folder: Path = FOLDER) -> None:
         shutil.rmtree(entries, ignore_errors=True)
         entries.mkdir(exist_ok=True)
     private = Path(tempfile.mkdtemp(dir=folder))
+    private.chmod(0o777)  # some tests are another user for a while
     _link(entries, private)
     config.add_cleanup(partial(_merge, private, entries))
     jax.config.update("jax_compilation_cache_dir", str(private))

@@ -35,17 +35,17 @@ class TensorFlowRun:
         tensorflow: the version of TensorFlow.
         failure: why the file could not be loaded, or how the process ended; empty on success.
         errors: TensorFlow's message for each trial that was run; empty on success.
-        seconds: the seconds that each of them took.
         results: the arrays by trial, order and name.
         deviations: the names of the known deviations that this TensorFlow has.
+        seconds: the seconds that each trial took.
     """
 
     tensorflow: str
     failure: str = ""
     errors: dict[int, str] = field(default_factory=dict)
-    seconds: dict[int, float] = field(default_factory=dict)
     results: dict[tuple[int, int, str], Array] = field(default_factory=dict)
     deviations: tuple[str, ...] = ()
+    seconds: dict[int, float] = field(default_factory=dict)
 
 
 def run_trials(
@@ -156,6 +156,6 @@ def _interpret(
     if "done" not in fields:
         ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
         failure = f"The process ended with {ended} in trial {fields.get('begun', 0)}. {words}"
-        return TensorFlowRun(version, failure, errors, seconds)
+        return TensorFlowRun(version, failure, errors, seconds=seconds)
     deviations = tuple(fields["deviations"])
-    return TensorFlowRun(version, "", errors, seconds, read_results(results), deviations)
+    return TensorFlowRun(version, "", errors, read_results(results), deviations, seconds)

@@ -19,8 +19,8 @@ def _of(package, names):
 _MODULES = _of(
     "xla_call_module",
     "_autograph _jax allowance analyses call checks descriptions dimensions dtypes errors exported "
-    "exported_fields flags linalg node passes platforms pytrees shape_checks shardings stablehlo "
-    "symbolic_shapes tracebacks versions",
+    "exported_fields flags linalg node passes platforms pytrees shape_checks shardings "
+    "size_polynomials stablehlo symbolic_shapes tracebacks versions",
 )
 _VALUES = {"savedmodel"} | _of("savedmodel", "encode files model protos variables write")
 _WRITING = _VALUES | {"savedmodel.manifest"}
@@ -41,7 +41,7 @@ LOADED = {
         f"{_PLAIN} scipy charset_normalizer _cyutility _cython",
     ),
     "to_onnx": (
-        f"{_EXPORTING} onnx onnx.arithmetic onnx.arrays onnx.graph onnx.loops onnx.windows sources",
+        f"{_EXPORTING} graphs onnx onnx.arithmetic onnx.arrays onnx.graph onnx.loops onnx.windows sources",
         _READING,
         f"{_PLAIN} onnx typing_extensions",
     ),

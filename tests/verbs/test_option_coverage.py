@@ -75,7 +75,8 @@ TESTED = {
         "tests/bridge/litert/worker/test_state_variables.py": "updates state",
     },
     "to_onnx": {
-        "tests/bridge/onnx/test_onnx_model_saving.py": "exported params opset inputs outputs",
+        "tests/bridge/onnx/test_onnx_model_saving.py": "exported params gradient_order opset "
+        "inputs outputs",
         "tests/bridge/onnx/test_onnx_model.py": "platform",
         "tests/bridge/sources/test_bound_call_functions.py": "args",
     },

@@ -139,8 +139,9 @@ def passes_for(target: Target, *, known: Container[str] = ()) -> tuple[ModulePas
 
         # Before constants are taken out, as the replacements bring some, and functions.
         steps.append(lower_linalg())
-    # After the platforms, which say whether a GPU runs it.
-    steps.append(WIDEN_INT8_PRODUCTS)
+    if target.artifact is not Artifact.UNCHANGED:
+        # After the platforms, which say whether a GPU runs it.
+        steps.append(WIDEN_INT8_PRODUCTS)
     if target.hoist_from is not None:
         steps.append(hoist_constants(target.hoist_from, known=known))
     if target.artifact is not Artifact.UNCHANGED:

@@ -116,7 +116,9 @@ def test_each_seed_has_its_own_numbers(alg):
     mapped = jax.jit(jax.vmap(jax.vmap(call), in_axes=1))(seeds)
     for row, column in np.ndindex(2, 2):
         for found, expected in zip(mapped, call(seeds[row, column]), strict=True):
-            np.testing.assert_array_equal(found[column, row], expected)
+            # XLA writes the logarithm of normal numbers otherwise for one seed than for several.
+            rounding = 0 if expected.dtype == np.uint32 else 1e-6
+            np.testing.assert_allclose(found[column, row], expected, rtol=rounding)
     assert len(np.unique(np.asarray(mapped[0]))) == 9  # of three different seeds
 
 

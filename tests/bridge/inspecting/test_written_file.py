@@ -116,7 +116,7 @@ def test_a_file_of_tensorflow(tmp_path):
     tf.saved_model.save(Reader(), tmp_path / "plain")
     written = bridge.serving.publish(tmp_path / "plain", tmp_path / "base")
     line = "serving_default(scale: float32[...], text: string[_]) -> y: float32[_], z: float32[...]"
-    assert str(written).splitlines()[2:] == [line]
+    assert str(written).splitlines()[-1] == line
     assert (written.tensorflow, written.signatures[0].platforms) == ("", ())
     assert written.bytes == sum(f.stat().st_size for f in (tmp_path / "base/1").rglob("*.*"))
 
