@@ -69,7 +69,7 @@ def test_a_seed_is_one_program():
 
 @pytest.mark.filterwarnings("ignore")
 def test_every_statement_and_every_option_is_drawn():
-    programs = _generated(range(3 * len(STATEMENTS)))
+    programs = _generated(range(4 * len(STATEMENTS)))
     drawn = {statement.template for program in programs for statement in program.statements}
     assert {template.name for template in STATEMENTS} - drawn == set()
     assert {name for program in programs for name in program.checks} == {*CHECKS}

@@ -41,7 +41,8 @@ LOADED = {
         f"{_PLAIN} scipy charset_normalizer _cyutility _cython",
     ),
     "to_onnx": (
-        f"{_EXPORTING} graphs onnx onnx.arithmetic onnx.arrays onnx.graph onnx.loops onnx.windows sources",
+        f"{_EXPORTING} graphs onnx onnx.arithmetic onnx.arrays onnx.graph onnx.loops onnx.windows "
+        "sources",
         _READING,
         f"{_PLAIN} onnx typing_extensions",
     ),
