@@ -28,6 +28,7 @@ _READING = _VALUES | {"savedmodel.decode", "savedmodel.read"}
 _BOTH = _WRITING | _READING
 _LOADING = "core loading"
 _EXPORTING = f"{_LOADING} chains exporting inspecting"
+_ONNX = "graphs onnx onnx.arithmetic onnx.arrays onnx.graph onnx.loops onnx.windows"
 _SAVING = f"{_EXPORTING} batching save saving"
 # The rooms of `bridge` and of `savedmodel`, and the packages of others.
 _PLAIN = "google google_crc32c"
@@ -41,8 +42,7 @@ LOADED = {
         f"{_PLAIN} scipy charset_normalizer _cyutility _cython",
     ),
     "to_onnx": (
-        f"{_EXPORTING} graphs onnx onnx.arithmetic onnx.arrays onnx.graph onnx.loops onnx.windows "
-        "sources",
+        f"{_EXPORTING} {_ONNX} sources",
         _READING,
         f"{_PLAIN} onnx typing_extensions",
     ),
