@@ -30,8 +30,12 @@ def is_unoptimized() -> bool:
     return VARIABLE in os.environ
 
 
-def set_unoptimized() -> None:
+def set_unoptimized(*, of_tensorflow: bool = True) -> None:
     """Have JAX, and then TensorFlow, read the flags for programs that are compiled once each.
+
+    Args:
+        of_tensorflow: whether TensorFlow gets its own flag as well, with which XLA makes infinities
+            of some gradients of float64.
 
     Each reads XLA_FLAGS once: JAX when it looks for devices, TensorFlow when it compiles the first
     program. What processes that this one starts get stays as it is.
@@ -42,6 +46,6 @@ def set_unoptimized() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_FLAGS", with_xla_flags(UNOPTIMIZED))
         jax.devices()
-        if tf.__version__.startswith("2.21."):
+        if of_tensorflow and tf.__version__.startswith("2.21."):
             patch.setenv("XLA_FLAGS", with_xla_flags(_OF_TENSORFLOW))
             tf.function(lambda: tf.constant(0), jit_compile=True)()

@@ -34,7 +34,7 @@ def _main() -> None:
 
     jax.config.update("jax_enable_x64", x64 == "1")
     if is_unoptimized():
-        set_unoptimized()
+        set_unoptimized(of_tensorflow=False)
     suite = importlib.import_module(name)
     with os.fdopen(int(pipe), "w", buffering=1) as out:
 
