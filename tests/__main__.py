@@ -61,10 +61,20 @@ def names_places(arguments: Sequence[str]) -> bool:
     return any(Path(argument.partition("::")[0]).exists() for argument in arguments)
 
 
-def run(rounds: Sequence[tuple[Sequence[str], Mapping[str, str]]], arguments: list[str]) -> int:
+def run(
+    rounds: Sequence[tuple[Sequence[str], Mapping[str, str]]],
+    arguments: list[str],
+    *,
+    may_be_empty: bool = True,
+) -> int:
     """Run rounds, each of some places, with arguments of pytest and variables of the environment.
 
     The status is that of the first one that fails.
+
+    Args:
+        rounds: the places of each, and what is in its environment.
+        arguments: what pytest is told besides.
+        may_be_empty: whether a round without tests, as of a file that is gone, is no failure.
     """
     command = [sys.executable, "-m", "pytest", *arguments]
     if sys.stdout.isatty():
@@ -73,7 +83,7 @@ def run(rounds: Sequence[tuple[Sequence[str], Mapping[str, str]]], arguments: li
     kilobytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     print(f"The largest process held {kilobytes / 1e6:.1f} GB.")
     empty = int(pytest.ExitCode.NO_TESTS_COLLECTED)
-    if set(statuses) == {empty}:
+    if set(statuses) == {empty} or (empty in statuses and not may_be_empty):
         return empty
     return next((status for status in statuses if status not in (0, empty)), 0)
 

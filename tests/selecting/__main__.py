@@ -76,7 +76,11 @@ def affected(arguments: list[str]) -> int:
 def slow() -> dict[str, float]:
     """Return the seconds of the tests that `test` leaves out."""
     durations = measured.read_durations(measured.DURATIONS.read_text())
-    return {name: s for name, s in durations.items() if not is_named(name, SENTINELS)}
+    return {
+        name: seconds
+        for name, seconds in durations.items()
+        if measured.is_there(name) and not is_named(name, SENTINELS)
+    }
 
 
 def test(arguments: list[str]) -> int:
@@ -107,12 +111,15 @@ def _run_some(names: Sequence[str], arguments: list[str], *, apart: bool = False
     unoptimized, optimized = ROUNDS[0][1], ROUNDS[-1][1]
     rounds: dict[str, tuple[list[str], dict[str, str]]] = {}
     for file in sorted({name.partition("::")[0] for name in names}):
+        if not (ROOT / file).exists():
+            continue
         variables = _variables_of(file)
         if file.startswith(_TOGETHER) or not (apart or variables == optimized):
             variables = unoptimized
         rounds.setdefault(str(variables), ([], variables))[0].append(file)
     with _selected(Selection(only=tuple(names))):
-        return run([*rounds.values()], [*_WORKERS, "worksteal", *arguments])
+        options = [*_WORKERS, "worksteal", *arguments]
+        return run([*rounds.values()], options, may_be_empty=bool(arguments))
 
 
 def _variables_of(file: str) -> dict[str, str]:

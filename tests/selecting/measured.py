@@ -148,6 +148,16 @@ def _flat(files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 @functools.cache
+def _is_file(file: str) -> bool:
+    return (FOLDER.parents[1] / file).is_file()
+
+
+def is_there(name: str) -> bool:
+    """Return whether there is the file of a test, without which pytest would run nothing at all."""
+    return _is_file(name.partition("::")[0])
+
+
+@functools.cache
 def read() -> Measurements:
     """Return the measurements of the repository; there are none where it has no file of them."""
     if not EXECUTED.exists():
@@ -159,6 +169,7 @@ def read() -> Measurements:
         {
             name: Measured(seconds, sets[number], tuple(fixtures))
             for name, (seconds, number, *fixtures) in _flat(content["tests"]).items()
+            if is_there(name)
         },
         content["fixtures"],
     )

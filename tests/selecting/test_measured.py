@@ -89,3 +89,11 @@ def test_every_test_that_is_long_has_been_measured():
     """The two files are of one run."""
     durations = measured.read_durations(measured.DURATIONS.read_text())
     assert durations.keys() <= measured.read().tests.keys()
+
+
+def test_tests_of_files_that_are_gone_are_left_out():
+    """Pytest runs nothing at all where it is told a file that is not there."""
+    assert measured.is_there("tests/selecting/test_measured.py::test_a")
+    assert not measured.is_there("tests/selecting/test_gone.py::test_a")
+    files = {name.partition("::")[0] for name in measured.read().tests}
+    assert [file for file in files if not (ROOT / file).is_file()] == []
