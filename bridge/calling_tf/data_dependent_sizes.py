@@ -15,7 +15,6 @@ from jax.extend.mlir import ir
 from bridge.calling_tf.concrete_functions import TracedFunction
 from bridge.calling_tf.graph_nodes import scopes_of
 from xla_call_module.errors import StructureError
-from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import walk
 
 __all__ = ["has_data_dependent_sizes", "refuse_misread_sizes"]
@@ -26,9 +25,13 @@ _PARTS = frozenset({"stablehlo.dynamic_slice", "stablehlo.slice"})
 _Scope = Mapping[str, Any]
 
 
-def has_data_dependent_sizes(compiled: bytes) -> bool:
-    """Return whether a module has sizes that depend on data."""
-    return mentions(compiled, [b"set_dimension_size"])
+def has_data_dependent_sizes(module: Any) -> bool:
+    """Return whether a parsed module has sizes that depend on data.
+
+    That of what `tf.sort` makes is set as well, and known.
+    """
+    set_sizes = (op for op in walk(module) if op.name == "stablehlo.set_dimension_size")
+    return any(not ir.RankedTensorType(op.results[0].type).has_static_shape for op in set_sizes)
 
 
 def refuse_misread_sizes(traced: TracedFunction, module: Any) -> None:

@@ -128,7 +128,7 @@ def lower(
     # A mesh that is set would be that of the results.
     with make_ir_context(), outside_meshes():
         module = ir.Module.parse(compiled)
-        if has_data_dependent_sizes(compiled):
+        if has_data_dependent_sizes(module):
             refuse_misread_sizes(traced, module)
         _remove_copies(module)
         to_custom_calls(module)
@@ -152,15 +152,15 @@ def lower_symbolic(
     )
     _check_captures(traced, traces)
     compiled = list(map(compile_function, traces))
-    if any(map(has_data_dependent_sizes, compiled)):
-        raise StructureError(
-            f"{traced.name} is not compiled for symbolic sizes: sizes inside of it depend on data, "
-            "too. To do: pass graph=True, which leaves compiling it to the TensorFlow that runs "
-            "what is exported; or export it once for each size."
-        )
     ones = _compile_at_ones(traced, samples)
     with make_ir_context(), outside_meshes():
         modules = [_parse(module) for module in compiled]
+        if any(map(has_data_dependent_sizes, modules)):
+            raise StructureError(
+                f"{traced.name} is not compiled for symbolic sizes: sizes inside of it depend on "
+                "data, too. To do: pass graph=True, which leaves compiling it to the TensorFlow "
+                "that runs what is exported; or export it once for each size."
+            )
         for module, sizes in zip(modules, samples.sizes, strict=True):
             _check_results(module, results, sizes, traced.name)
         inner, terms = generalize(modules, samples, name=traced.name)
