@@ -15,6 +15,7 @@ from jax.extend.mlir import ir
 from bridge.calling_tf.concrete_functions import TracedFunction
 from bridge.calling_tf.graph_nodes import scopes_of
 from xla_call_module.errors import StructureError
+from xla_call_module.passes.retargeting import has_size_of_data
 from xla_call_module.stablehlo.modules import walk
 
 __all__ = ["has_data_dependent_sizes", "refuse_misread_sizes"]
@@ -26,12 +27,8 @@ _Scope = Mapping[str, Any]
 
 
 def has_data_dependent_sizes(module: Any) -> bool:
-    """Return whether a parsed module has sizes that depend on data.
-
-    That of what `tf.sort` makes is set as well, and known.
-    """
-    set_sizes = (op for op in walk(module) if op.name == "stablehlo.set_dimension_size")
-    return any(not ir.RankedTensorType(op.results[0].type).has_static_shape for op in set_sizes)
+    """Return whether a parsed module has sizes that depend on data."""
+    return any(map(has_size_of_data, walk(module)))
 
 
 def refuse_misread_sizes(traced: TracedFunction, module: Any) -> None:

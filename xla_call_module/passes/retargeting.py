@@ -45,6 +45,7 @@ __all__ = [
     "Need",
     "describe_version",
     "explain_failure",
+    "has_size_of_data",
     "label_for",
     "needs_of",
     "serialize_for",
@@ -90,7 +91,7 @@ def _need(operation: Any) -> Need | None:
     elif what == "stablehlo.dot_general" and "algorithm" in operation.attributes:
         feature = Feature.DOT_ALGORITHM
         what = f"{what} with an explicit algorithm"
-    elif what == _SET_SIZE:
+    elif has_size_of_data(operation):
         feature, what = Feature.SIZE_OF_DATA, f"{what}, {Feature.SIZE_OF_DATA.value},"
     elif takes_platform_index_alone(operation):
         feature, what = Feature.PLATFORM_INDEX_ALONE, Feature.PLATFORM_INDEX_ALONE.value
@@ -99,6 +100,14 @@ def _need(operation: Any) -> Need | None:
     elif feature is not None:
         what = custom_call_target(operation)
     return None if feature is None else Need(feature, what, operation)
+
+
+def has_size_of_data(operation: Any) -> bool:
+    """Return whether an operation sets a size that depends on data, whose bound is in its type.
+
+    The size that is set of a sorted array is the one that it has.
+    """
+    return operation.name == _SET_SIZE and "bounds" in str(operation.results[0].type)
 
 
 def unmet_needs(needs: Sequence[Need], release: Release) -> list[Need]:
