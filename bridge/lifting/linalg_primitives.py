@@ -229,8 +229,8 @@ def _eigh(matrix: Any, name: str | None, *, lower: bool, **options: Any) -> tupl
 def _eigh_of_tpu(op: LiftedOperation, options: _Options, matrix: Any) -> _Results:
     """Return what JAX computes for `lower,sort,sweeps,tolerance`.
 
-    The call is Jacobi's method, which JAX has on TPUs alone, and files for all platforms on each:
-    so the method is that of the platform, which for a matrix that Jacobi's is chosen for is it.
+    XLA expands this call by Jacobi's method on every platform. JAX offers that method on TPUs
+    alone, so each platform uses its own.
     """
     del options
     lower, sort, *_ = op.text("backend_config").split(",")
