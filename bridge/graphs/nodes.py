@@ -224,7 +224,7 @@ def _reshaped(graph: TensorGraph, value: Value, old: Shape, new: Shape) -> Value
 
     Where a size may be 0 itself, neither is said if it would be read in another way.
     """
-    dims = list(new) if is_static(new) else _abridged(old, new)
+    dims = list(new) if is_static(new) else _abridged(old if graph.zero_copies else (), new)
     marks = [dim for dim in dims if not (isinstance(dim, int) and dim > 0)]
     is_plain = 0 not in new and (marks == [-1] or not any(marks))
     if is_plain or all((lower_bound(dim) or 0) > 0 for dim in new):

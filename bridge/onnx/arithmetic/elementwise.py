@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from bridge.core_ops.regions import is_identity
 from bridge.core_ops.stablehlo_operation import (
     Emit,
     NarrowResults,
@@ -19,7 +20,6 @@ from bridge.graphs.size_arithmetic import compare_sizes, compute_sizes
 from bridge.graphs.values import Value
 from bridge.onnx.arithmetic.bits import NOT_READ, in_total_order
 from bridge.onnx.arithmetic.fusions import fuse_difference, fuse_product, fuse_sum
-from bridge.onnx.arithmetic.reductions import is_identity
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.wide_integers import fits_in_32_bits
 from xla_call_module.size_polynomials import broadcast, lower_bound

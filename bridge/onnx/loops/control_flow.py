@@ -7,13 +7,14 @@ Scan, which is handed one row of each array in each iteration, so that nothing h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from bridge.core_ops.slicing import Row, Written
 from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import Node
@@ -23,97 +24,7 @@ from bridge.onnx.graph.loop_nodes import loop_body
 from xla_call_module.size_polynomials import Dim, Iteration, Shape, lower_bound, maximum, of_atom
 from xla_call_module.stablehlo.modules import read_counter, splat
 
-__all__ = ["RULES", "Row", "Written"]
-
-_Branch = Callable[[Graph], Sequence[Value]]
-
-
-def _case(graph: Graph, op: Operation) -> Sequence[Value]:
-    """The branch that an index says: the last one for an index that is out of bounds."""
-    (index,), branches = op.operands, op.regions
-    if index.scalar is not None:
-        number = int(index.scalar)
-        return branches[number if 0 <= number < len(branches) else -1].apply(graph, [])
-    return _choose(graph, op, index, 0)
-
-
-def _choose(graph: Graph, op: Operation, index: Value, number: int) -> Sequence[Value]:
-    """The results of the branches from some number on."""
-    branch = op.regions[number]
-    if number == len(op.regions) - 1:
-        return branch.apply(graph, [])
-    is_this = nodes.elementwise(graph, "Equal", index, number)
-    return _branch(
-        graph,
-        op,
-        is_this,
-        lambda body: branch.apply(body, []),
-        lambda body: _choose(body, op, index, number + 1),
-    )
-
-
-def _if(graph: Graph, op: Operation) -> Sequence[Value]:
-    (condition,), (true, false) = op.operands, op.regions
-    if condition.scalar is not None:
-        return (true if condition.scalar else false).apply(graph, [])
-    return _branch(
-        graph, op, condition, lambda body: true.apply(body, []), lambda body: false.apply(body, [])
-    )
-
-
-def _branch(graph: Graph, op: Operation, condition: Value, *branches: _Branch) -> list[Value]:
-    """Return the results of the first branch where a condition holds, of the second elsewhere."""
-    bodies = [graph.body() for _ in branches]
-    for body, branch in zip(bodies, branches, strict=True):
-        for value in branch(body):
-            body.add_result(value)
-    kinds = [(kind.shape, kind.dtype) for kind in op.results]
-    return graph.nodes_of("If", [condition], kinds, then_branch=bodies[0], else_branch=bodies[1])
-
-
-def _optimization_barrier(graph: Graph, op: Operation) -> Sequence[Value]:
-    del graph
-    return op.operands
-
-
-def _map(graph: Graph, op: Operation) -> Value:
-    """A region of scalars, applied to whole tensors."""
-    (mapped,) = op.regions[0].apply(graph, op.operands)
-    return mapped.broadcast_to(op.operands[0].shape)
-
-
-def _token(graph: Graph, op: Operation) -> Value:
-    """Return a constant for a token, which orders effects that an ONNX model does not have."""
-    del graph, op
-    return nodes.constant(True, bool)
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The fact that a value is an array of which a part has been written.
-
-    Attributes:
-        array: the array before.
-        part: the values that were written.
-        starts: the start of the part along each dimension; None where it is computed.
-    """
-
-    array: Value
-    part: Value
-    starts: tuple[Dim | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The fact that a value is one row of an array.
-
-    Attributes:
-        array: the array that was read.
-        index: the index along the first dimension.
-    """
-
-    array: Value
-    index: Dim
+__all__ = ["RULES"]
 
 
 def _while(graph: Graph, op: Operation) -> Sequence[Value]:
@@ -454,11 +365,5 @@ def _taken(node: Node) -> Iterator[str]:
 
 _choosing = partial(Rule, narrow=NarrowResults.KEPT)
 RULES = {
-    "stablehlo.after_all": Rule(_token),
-    "stablehlo.case": _choosing(_case),
-    "stablehlo.create_token": Rule(_token),
-    "stablehlo.if": _choosing(_if),
-    "stablehlo.map": _choosing(_map, ("dimensions",)),
-    "stablehlo.optimization_barrier": _choosing(_optimization_barrier, expand=False),
     "stablehlo.while": _choosing(_while),
 }
