@@ -68,7 +68,7 @@ def _of_numbers(function: Callable[..., Any]) -> Callable[[list[Array], _Attribu
     """A function of single numbers, which runtimes may round in another way; in float64."""
 
     def compute(arrays: list[Array], _: _Attributes) -> Any:
-        if any(array.size != 1 for array in arrays):
+        if any(array.size != 1 or array.dtype.kind == "c" for array in arrays):
             return None
         return function(*(array.astype(np.float64) for array in arrays)).astype(arrays[0].dtype)
 
@@ -120,8 +120,8 @@ ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
     "Ceil": np.ceil, "Equal": np.equal, "Floor": np.floor, "Greater": np.greater,
     "GreaterOrEqual": np.greater_equal, "IsInf": np.isinf, "IsNaN": np.isnan, "Less": np.less,
     "LessOrEqual": np.less_equal, "Mul": np.multiply, "Neg": np.negative, "Not": np.logical_not,
-    "Or": np.logical_or, "Reciprocal": np.reciprocal, "Sign": np.sign, "Sqrt": np.sqrt,
-    "Sub": np.subtract, "Where": np.where, "Xor": np.logical_xor,
+    "NotEqual": np.not_equal, "Or": np.logical_or, "Reciprocal": np.reciprocal, "Sign": np.sign,
+    "Sqrt": np.sqrt, "Sub": np.subtract, "Where": np.where, "Xor": np.logical_xor,
 }  # fmt: skip
 # The same of single numbers, which runtimes may round in another way.
 OF_NUMBERS: Mapping[str, Callable[..., Any]] = {

@@ -50,8 +50,8 @@ __all__ = [
 _NEUTRAL = {"Add": 0, "Div": 1, "Mul": 1, "Sub": 0}
 # Those whose results are truth values.
 _PREDICATES = frozenset({
-    "And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not",
-    "Or", "Xor",
+    "And", "Equal", "Greater", "GreaterOrEqual", "IsFinite", "IsInf", "IsNaN", "Less",
+    "LessOrEqual", "Not", "NotEqual", "Or", "Xor",
 })  # fmt: skip
 
 # An operand of an elementwise operation: a number is one of the dtype of the other operands.
