@@ -32,6 +32,7 @@ class Reduction:
 
 
 def fuse_softmax(graph: TensorGraph, dividend: Value, divisor: Value) -> Value | None:
+    """Return Softmax, which ends in a division; None for other quotients."""
     total = _reduced(graph, divisor.name, "add")
     if total is None or total.name != dividend.name or not dividend.is_expanded:
         return None

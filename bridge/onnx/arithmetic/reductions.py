@@ -16,10 +16,10 @@ from bridge.core_ops.regions import (
     shape_without,
     trial_of,
 )
+from bridge.core_ops.softmaxes import Reduction
 from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
 from bridge.graphs import layouts, nodes
 from bridge.graphs.values import Value, of_array
-from bridge.onnx.arithmetic.fusions import Reduction
 from bridge.onnx.graph.graph_builder import Graph
 from xla_call_module.size_polynomials import product
 from xla_call_module.stablehlo.combiners import (
