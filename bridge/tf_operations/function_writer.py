@@ -364,8 +364,9 @@ def _slice(writer: _NodeWriter, node: Node) -> None:
     steps = given[3] if len(given) > 3 else np.ones(len(axes), np.int64)
     assert steps is not None, "the steps of a slice are constants"
     positions = [int(axis) for axis in axes]
-    if (steps == -1).all() and given[0] is not None and (given[0] == -1).all():
-        dtype = _dtype(writer.graph.dtype_of(data))
+    dtype = _dtype(writer.graph.dtype_of(data))
+    is_reversed = given[0] is not None and bool((given[0] == -1).all() and (steps == -1).all())
+    if is_reversed and not dtype.name.startswith("float8"):
         attributes = {"T": dtype, "Tidx": _dtype(np.dtype(np.int64))}
         inputs = [writer.tensor(data), writer.vector(positions)]
         writer.named(node, "ReverseV2", inputs, attributes, ["output"])
@@ -378,15 +379,14 @@ def _slice(writer: _NodeWriter, node: Node) -> None:
     )
     strides = np.ones(count, np.int64)
     strides[positions] = steps
-    end_mask = mask
-    if given[1] is not None:  # an end that says "to the end" by a number beyond all
-        end_mask |= sum(1 << a for a, n in zip(positions, given[1], strict=True) if n > 1 << 62)
+    if is_reversed:
+        mask = (1 << count) - 1
     inputs = [writer.tensor(data), begin, end, writer.vector(strides.tolist())]
     attributes = {
-        "T": _dtype(writer.graph.dtype_of(data)),
+        "T": dtype,
         "Index": _dtype(np.dtype(np.int64)),
         "begin_mask": mask,
-        "end_mask": end_mask,
+        "end_mask": mask,
         "ellipsis_mask": 0,
         "new_axis_mask": 0,
         "shrink_axis_mask": 0,

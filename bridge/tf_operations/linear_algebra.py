@@ -6,6 +6,7 @@ LAPACK reports a failure, such as of a matrix that is not positive definite, Ten
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from bridge.core_ops.stablehlo_operation import Emit, Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.tf_operations.operation_graph import Graph
-from xla_call_module.linalg.library_calls import TARGETS, library_options
+from xla_call_module.linalg.library_calls import TARGETS, array_operands, library_options
 from xla_call_module.size_polynomials import Dim
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
@@ -225,12 +226,24 @@ def fuse_triangle(graph: Graph, condition: Value, true: Value, false: Value) -> 
     return None
 
 
+def _of_arrays(emit: Emit) -> Emit:
+    """Return the rule of a call without the operands that are shapes of its results."""
+
+    def emit_of_arrays(graph: Graph, op: Operation) -> Value | Sequence[Value] | None:
+        arrays = tuple(op.operands[place] for place in array_operands(op.raw))
+        return emit(graph, dataclasses.replace(op, operands=arrays))
+
+    return emit_of_arrays
+
+
 _ROUTINES: Mapping[str, Emit] = {
     "geqrf": _geqrf, "gesdd": _gesdd, "heevd": _syevd, "orgqr": _orgqr, "potrf": _potrf,
     "syevd": _syevd, "trsm": _trsm, "ungqr": _orgqr,
 }  # fmt: skip
 CUSTOM_CALLS = {
-    name: Rule(_ROUTINES[target.routine], CUSTOM_CALL_ATTRIBUTES)
+    name: Rule(
+        _of_arrays(_ROUTINES[target.routine]), (*CUSTOM_CALL_ATTRIBUTES, "sdy.sharding_rule")
+    )
     for name, target in TARGETS.items()
     if target.library == "lapack" and target.routine in _ROUTINES
 }

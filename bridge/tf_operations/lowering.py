@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from bridge.core_ops.graph_walk import walk_main
 from bridge.graphs.values import Value
 from bridge.tf_operations.function_writer import FunctionWriter
@@ -14,10 +16,13 @@ from xla_call_module.dimensions import linear_form, parse_size
 from xla_call_module.errors import StructureError
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.module_pass import open_call, run_on_module
+from xla_call_module.passes.platform_selection import select_platforms
 from xla_call_module.size_polynomials import Shape
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
 
 __all__ = ["lower_call"]
+
+_CPU = "cpu"
 
 
 def lower_call(
@@ -49,8 +54,10 @@ def _lower(
     outermost = Graph(asserts_shapes=asserts_shapes)
     arguments = [_argument(outermost, call.args[index]) for index in call.kept]
     graph = Graph(outer=outermost)
-    with open_call(call) as parsed:
-        module = run_on_module(parsed, [lower_linalg(native=native)]).module
+    platform = _CPU if _CPU in call.platforms else call.platforms[0]
+    passes = [select_platforms([platform]), lower_linalg(native=native)]
+    with open_call(dataclasses.replace(call, exported=b"")) as parsed:
+        module = run_on_module(parsed, passes).module
         compose_custom_calls(module)
         results = walk_main(graph, module, arguments, TARGET)
     for value in results:
