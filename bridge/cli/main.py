@@ -383,6 +383,9 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
         type=float,
         help="measure the first request of each batch size in TensorFlow, for so long at most",
     )
+    parser.add_argument(
+        "--force", action="store_true", help="make a new version although nothing has changed"
+    )
 
 
 def _add_rollback(parser: argparse.ArgumentParser) -> None:
@@ -407,6 +410,7 @@ def _run_publish(options: argparse.Namespace) -> int:
         keep=options.keep,
         name=options.name,
         measure=options.measure,
+        force=options.force,
     )
     _print_published(published, as_json=options.json)
     return 0

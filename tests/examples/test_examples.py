@@ -9,7 +9,6 @@ import re
 import runpy
 import subprocess
 import sys
-import tomllib
 
 import numpy as np
 import pytest
@@ -159,9 +158,7 @@ def test_export_in_ci(tmp_path):
     workflow = yaml.safe_load((ROOT / "examples" / "export_in_ci.yml").read_text())
     ((_, job),) = workflow["jobs"].items()
     commands = {step["name"]: step["run"] for step in job["steps"] if "run" in step}
-    extra = re.search(r"'jax-tf-bridge\[([\w-]+)\]'", commands.pop("Install"))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert extra[1] in project["optional-dependencies"]
+    del commands["Install"]  # tests/distribution/test_building.py runs it
     (tmp_path / "network.py").write_text(
         "def predict(params, image):\n"
         "    return {'scores': image.reshape(image.shape[0], -1) @ params['w']}\n"
