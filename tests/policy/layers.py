@@ -41,6 +41,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "batching.rowwise calling_tf exporting litert.lowering litert.worker loading onnx.graph",
         "chains inspecting",
         "call_tf converting load onnx.arithmetic onnx.loops retarget saving sources verifying",
+        "formats",
         "litert",
         "batching convert diff layers meshes onnx.arrays to_jax update verify",
         "jax2tf keras onnx.windows save tf_keras",
