@@ -23,7 +23,6 @@ from bridge.lifting.known_values import (
     Token,
     as_array,
     is_known,
-    repeated_element,
     resolved,
 )
 from bridge.lifting.lifted_operation import LiftedRegion, LiftingRule
@@ -32,6 +31,7 @@ from bridge.lifting.own_lowerings import size_arguments
 from bridge.lifting.splits import slices_in, split_of
 from xla_call_module.errors import InteropError, StructureError, quote
 from xla_call_module.stablehlo.attributes import Attributes, callee_of, symbol_name
+from xla_call_module.stablehlo.constant_evaluation import repeated_element
 from xla_call_module.stablehlo.modules import find_main, functions_of, traced_name
 from xla_call_module.stablehlo.operation_locations import describe_location
 from xla_call_module.stablehlo.walking import check_attributes, find_rule, regions_of, walk_block

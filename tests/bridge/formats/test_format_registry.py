@@ -61,6 +61,13 @@ def test_one_call_for_files_that_jax_runs(folder, path):
     assert runnable.signature == "serving_default"
 
 
+def test_what_is_assigned_is_no_output(tmp_path):
+    options = {"params": {"n": jnp.float32(2)}, "args": "f32[2]", "updates": 0}
+    bridge.save(lambda p, x: ({"n": p["n"] + 1}, {"y": p["n"] * x}), tmp_path / "saved", **options)
+    runnable = format_of(tmp_path / "saved").open(str(tmp_path / "saved"), None)
+    assert runnable.call({"x": jnp.ones(2)})["y"].tolist() == [2, 2]
+
+
 def test_formats_differ_in_name_and_in_their_commands():
     names = [each.name for each in all_formats()]
     commands = [each.command.name for each in all_formats() if each.command]
