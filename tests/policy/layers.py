@@ -37,7 +37,8 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     "bridge": (
         "core graphs",
-        "core_ops lifting",
+        "core_ops lifting.derivatives",
+        "lifting",
         "batching.rowwise calling_tf exporting litert.lowering litert.worker loading onnx.graph",
         "chains inspecting",
         "call_tf converting load onnx.arithmetic onnx.loops retarget saving sources verifying",
