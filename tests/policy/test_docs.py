@@ -9,6 +9,7 @@ import runpy
 
 import pytest
 
+from bridge.formats.format_registry import all_formats
 from tests.benchmarks.measure import Ratio
 from tests.benchmarks.recording import record
 from tests.policy.source import ROOT, read_modules
@@ -97,6 +98,7 @@ def test_the_page_of_commands_has_each():
     rows = re.findall(
         r"^\| `(\w+)[ `]", (ROOT / "docs/reference/commands.md").read_text(), re.MULTILINE
     )
+    commands += [format_.command.name for format_ in all_formats() if format_.command]
     assert len(commands) > 10
     assert {*rows} == {*commands}
 
