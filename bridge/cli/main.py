@@ -98,8 +98,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("jax-tf-bridge: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except (InteropError, OSError) as error:
-        print(f"jax-tf-bridge: {_name_options(str(error), options.parser)}", file=sys.stderr)
+        message = f"{error}{_cure_of(error)}"
+        print(f"jax-tf-bridge: {_name_options(message, options.parser)}", file=sys.stderr)
         return _TROUBLE
+
+
+def _cure_of(error: Exception) -> str:
+    """Return what to do about an error of the system, which does not say it."""
+    if isinstance(error, FileNotFoundError):
+        return ". To do: name a file or folder that is there."
+    if isinstance(error, PermissionError):
+        return ". To do: name a place that this user may read and write."
+    return ""
 
 
 @contextlib.contextmanager
