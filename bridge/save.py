@@ -33,7 +33,6 @@ from bridge.inspecting.written_file import WrittenFile, signatures_of
 from bridge.saving.parameters import check_parameters, check_params_tree, to_constants, to_variables
 from bridge.saving.processes import JaxProcesses, is_multi_process
 from bridge.saving.signature_defaults import with_defaults
-from bridge.saving.tflite_options import check_tflite_options, check_tflite_params, tflite_platforms
 from savedmodel.files.folder import bytes_of, staged_folder
 from savedmodel.manifest import write_manifest
 from savedmodel.model import (
@@ -84,7 +83,6 @@ class SaveOptions(TypedDict, total=False):
     manifest: bool
     batch_buckets: Buckets | None
     updates: Updates | None
-    tflite: bool
 
 
 @api_boundary
@@ -110,7 +108,6 @@ def save(
     batch_buckets: Buckets | None = None,
     defaults: Mapping[str, Any] | None = None,
     updates: Updates | None = None,
-    tflite: bool = False,
 ) -> WrittenFile:
     """Write a SavedModel that every TensorFlow loader reads. TensorFlow need not be installed.
 
@@ -198,11 +195,6 @@ def save(
             `updated`, which is true. A call is atomic: XLA compiles it as a whole, and TensorFlow
             locks the variables meanwhile, so that of two requests at the same time neither sees
             half a state or loses a step. Numbers among the parameters become arrays.
-        tflite: whether each function is written, for CPUs alone, in operations of which the
-            converter in TensorFlow (`tf.lite.TFLiteConverter.from_saved_model`) makes a TFLite
-            model that computes the same; what it would make something else of is refused. In
-            TensorFlow and JAX the file computes the same as without, maybe slower; its gradients
-            are those of the function. `bridge.save_litert` needs no TensorFlow.
 
     On a terminal, a bar shows how far it is when it takes longer than two seconds.
 
@@ -220,8 +212,6 @@ def save(
         DtypeError: a dtype that TensorFlow cannot carry, with its pytree path; or that it does not
             read in slices, where several processes hold the array.
         VersionError: an operation that the wanted TensorFlow does not have, with its source line.
-        UnsupportedError: an operation that does not become TFLite rightly, with its source line,
-            where `tflite` is on.
         OSError: a file cannot be written; an older folder is untouched.
 
     Warns:
@@ -250,9 +240,6 @@ def save(
         residuals=residuals,
         hoist_constants=hoist_constants,
     )
-    if tflite:
-        check_tflite_options(residuals=residuals, updates=updates)
-        platforms = tflite_platforms(model, platforms)
     positions = parse_updates(updates, model)
     with refusing_unsortable_keys("params, args or what the function takes"):
         params = with_counters(params) if positions else params
@@ -263,14 +250,13 @@ def save(
         tree_util.tree_structure(traced.params)
     params, trainable, inputs = traced.params, traced.trainable, traced.inputs
     exporteds = _by_signature(traced.exported)
-    forms = _tflite_forms(exporteds, params, model) if tflite else {}
     constants: dict[str, np.ndarray[Any, Any]] = {}
     chains: dict[str, Prepared] = {}
     for key, exported in exporteds.items():
         with _about(key, model):
             chains[key] = build_chain(
                 exported, options, gradient_order=gradient_order, tensorflow=tensorflow,
-                known=constants.keys(), for_tflite=forms.get(key),
+                known=constants.keys(),
             )  # fmt: skip
         constants |= chains[key].constants
     tree: Any = None if params is None else tree_util.tree_structure(params)
@@ -358,20 +344,6 @@ def _refuse_multi_process(params: Any) -> None:
             "Several processes write this model, and none of them has all files to hash. To do: "
             "leave out manifest=True."
         )
-
-
-def _tflite_forms(
-    exporteds: Mapping[str, export.Exported], params: Any, model: Any
-) -> dict[str, export.Exported]:
-    """Return each function in operations of which TensorFlow makes the same for TFLite."""
-    from bridge.saving.tflite_form import to_tflite_form
-
-    check_tflite_params(params)
-    count, forms = len(tree_util.tree_leaves(params)), {}
-    for key, exported in exporteds.items():
-        with _about(key, model):
-            forms[key] = to_tflite_form(exported, count)
-    return forms
 
 
 def _about(key: str, model: Any) -> contextlib.AbstractContextManager[None]:

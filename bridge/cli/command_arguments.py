@@ -151,11 +151,6 @@ SAVE_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "help": "where in the results the new parameters stand, which a call then assigns: 0; "
         "cache=1 for a part of them; train=0 or decode:cache=1 for one of several signatures",
     },
-    "tflite": {
-        "action": "store_true",
-        "help": "write it, for cpu, in operations that TensorFlow's converter to TFLite makes the "
-        "same of",
-    },
 }
 # Of a file of parameters, for `export` and `update`.
 PARAMS_KEY: Mapping[str, Any] = {
