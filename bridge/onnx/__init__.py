@@ -5,9 +5,9 @@ The way of the data:
     what `bridge.sources` binds: a `BoundCall`, for one platform, with names and parameters
         │
         ▼
-    walker.py       each operation of the module by its rule in operation_table.py
-        │                │ graph/stablehlo_operation.py: what a rule sees of an operation
-        ▼                ▼
+    bridge.core_ops   walks the module: each operation by its rule in operation_table.py
+        │
+        ▼
     bridge.graphs     a `Value`, and the graph that names, folds and does nothing twice
         │                │ graph/graph_builder.py widens dtypes
         │                │

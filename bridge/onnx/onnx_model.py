@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from bridge.core_ops.graph_walk import walk_main
 from bridge.graphs.values import Value
 from bridge.inspecting.tensor_report import TensorReport
 from bridge.inspecting.written_file import WrittenSignature
@@ -19,8 +20,7 @@ from bridge.onnx.graph.graph_builder import Graph, NewerOpset
 from bridge.onnx.graph.kernels import dtype_of
 from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET, DEFAULT_OPSET, OPSETS
 from bridge.onnx.graph.protos import to_graph, to_tensor
-from bridge.onnx.operation_table import CUSTOM_CALLS
-from bridge.onnx.walker import walk_main
+from bridge.onnx.operation_table import TARGET
 from bridge.sources.bound_call import BoundCall
 from bridge.sources.known_source import ModelFormat
 from bridge.sources.target_file import target_file
@@ -35,7 +35,7 @@ from xla_call_module.stablehlo.modules import open_module
 
 __all__ = ["ONNX", "BareModel", "check_target", "convert", "embedded", "save"]
 
-ONNX = ModelFormat(name="an ONNX model", custom_calls=tuple(CUSTOM_CALLS))
+ONNX = ModelFormat(name="an ONNX model", custom_calls=tuple(TARGET.custom_calls))
 
 # protobuf reads no message of 2 GiB or more; past half of that the weights get a file of their own.
 _MAX_EMBEDDED_BYTES = 1 << 30
@@ -106,7 +106,7 @@ def _convert(bound: BoundCall, version: int, *, may_rise: bool) -> BareModel:
     graph = Graph(outer=outermost)
     with open_module(bound.call.module) as module:
         compose_custom_calls(module)
-        results = walk_main(graph, module, [arguments[index] for index in bound.call.kept])
+        results = walk_main(graph, module, [arguments[index] for index in bound.call.kept], TARGET)
         for name, value, spec in zip(names, results, bound.call.results, strict=True):
             graph.add_result(value, name, spec.shape)
     proto, initializers = to_graph(graph, bound.call.name)

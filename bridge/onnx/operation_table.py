@@ -14,6 +14,14 @@ from functools import partial
 
 import numpy as np
 
+from bridge.core_ops.stablehlo_operation import (
+    Emit,
+    GraphTarget,
+    NarrowResults,
+    Operation,
+    Rule,
+    identity,
+)
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.onnx.arithmetic import (
@@ -25,23 +33,18 @@ from bridge.onnx.arithmetic import (
     random,
     reductions,
 )
+from bridge.onnx.arithmetic.narrow_operations import emit_narrow, has_narrow_types
 from bridge.onnx.arrays import gathers, scatters, shapes, slicing, sorting
 from bridge.onnx.arrays.sorting import approx_top_k, dynamic_top_k, top_k
 from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.kernels import dtype_of
 from bridge.onnx.graph.onnx_runtime import has_kernel
-from bridge.onnx.graph.stablehlo_operation import (
-    Emit,
-    NarrowResults,
-    Operation,
-    Rule,
-    identity,
-)
 from bridge.onnx.loops import control_flow
 from bridge.onnx.windows import convolutions, dots, windows
 from bridge.onnx.windows.windows import dynamic_reduce_window
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = ["COMPOSITES", "CUSTOM_CALLS", "RULES"]
+__all__ = ["TARGET"]
 
 _FAMILIES = (
     batch_norms, bits, casts, control_flow, convolutions, division, dots, elementwise,
@@ -87,7 +90,7 @@ def _top_k(graph: Graph, op: Operation) -> Sequence[Value]:
 
 
 # The rule of each target of a `stablehlo.custom_call`.
-CUSTOM_CALLS: Mapping[str, Rule] = {
+_CUSTOM_CALLS: Mapping[str, Rule] = {
     "ApproxTopK": Rule(approx_top_k, CUSTOM_CALL_ATTRIBUTES),
     "mhlo.tan": Rule(elementwise.tan, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "mhlo.topk": Rule(_top_k, CUSTOM_CALL_ATTRIBUTES),
@@ -121,7 +124,7 @@ def _native(op_type: str) -> Emit:
 # Operations of CHLO that ONNX has with the same meaning and name.
 _NATIVE = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "erf", "sinh")
 # The composites that ONNX has as operations; all others are computed by their decompositions.
-COMPOSITES: Mapping[str, Rule] = {
+_COMPOSITES: Mapping[str, Rule] = {
     **{f"chlo.{name}": Rule(_native(name.capitalize()), expand=False) for name in _NATIVE},
     "chlo.top_k": Rule(top_k, expand=False),
 }
@@ -138,7 +141,7 @@ _COLLECTIVES: Mapping[str, tuple[str, ...]] = {
     "reduce_scatter": ("scatter_dimension", "use_global_device_ids"),
 }
 # The rule of each operation; shardings and collectives do nothing on one device.
-RULES: Mapping[str, Rule] = {
+_RULES: Mapping[str, Rule] = {
     **{name: rule for family in _FAMILIES for name, rule in family.RULES.items()},
     **{
         f"stablehlo.{name}": _on_one_device(_collective, (*own, *_DEVICES, "channel_handle"))
@@ -148,3 +151,17 @@ RULES: Mapping[str, Rule] = {
     "stablehlo.partition_id": Rule(_device_number),
     "stablehlo.replica_id": Rule(_device_number),
 }
+
+
+def _emit(rule: Rule, graph: Graph, op: Operation) -> Value | Sequence[Value] | None:
+    return emit_narrow(rule, graph, op) if has_narrow_types(op) else rule.emit(graph, op)
+
+
+TARGET = GraphTarget(
+    name="ONNX",
+    rules=_RULES,
+    custom_calls=_CUSTOM_CALLS,
+    composites=_COMPOSITES,
+    dtype_of=dtype_of,
+    emit=_emit,
+)

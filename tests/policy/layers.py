@@ -28,7 +28,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     "savedmodel": (
         "protos",
-        "files gradient_orders",
+        "files gradient_orders tensorflow_graph",
         "model variables",
         "encode",
         "decode manifest write",
@@ -37,7 +37,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     "bridge": (
         "core graphs",
-        "lifting",
+        "core_ops lifting",
         "batching.rowwise calling_tf exporting litert.lowering litert.worker loading onnx.graph",
         "chains inspecting",
         "call_tf converting load onnx.arithmetic onnx.loops retarget saving sources verifying",

@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.values import Value, of_size
 from bridge.onnx.arithmetic.reductions import reduce_along
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import Operation, Rule
 from xla_call_module.size_polynomials import product
 
 __all__ = ["RULES"]

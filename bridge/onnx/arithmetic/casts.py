@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.values import Value, constant_array
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.onnx_runtime import FLOAT8_OPSET
-from bridge.onnx.graph.stablehlo_operation import Operation, Rule
 from xla_call_module.errors import VersionError
 
 __all__ = ["RULES", "convert"]

@@ -10,13 +10,13 @@ from functools import partial
 
 import numpy as np
 
+from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.size_arithmetic import compute_sizes
 from bridge.graphs.values import Value
 from bridge.onnx.arithmetic.bits import is_negative
 from bridge.onnx.arithmetic.fusions import fuse_quotient
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Rule
 
 __all__ = ["RULES"]
 

@@ -7,6 +7,13 @@ from functools import partial
 
 import numpy as np
 
+from bridge.core_ops.stablehlo_operation import (
+    Emit,
+    NarrowResults,
+    Operation,
+    Rule,
+    identity,
+)
 from bridge.graphs import nodes
 from bridge.graphs.size_arithmetic import compare_sizes, compute_sizes
 from bridge.graphs.values import Value
@@ -14,13 +21,6 @@ from bridge.onnx.arithmetic.bits import NOT_READ, in_total_order
 from bridge.onnx.arithmetic.fusions import fuse_difference, fuse_product, fuse_sum
 from bridge.onnx.arithmetic.reductions import is_identity
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import (
-    Emit,
-    NarrowResults,
-    Operation,
-    Rule,
-    identity,
-)
 from bridge.onnx.graph.wide_integers import fits_in_32_bits
 from xla_call_module.size_polynomials import broadcast, lower_bound
 from xla_call_module.stablehlo.attributes import comparison_direction

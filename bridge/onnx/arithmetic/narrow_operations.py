@@ -13,18 +13,17 @@ from functools import partial
 import numpy as np
 
 from bridge.core.narrow_types import NarrowFloat, NarrowInteger, NarrowType
+from bridge.core_ops.stablehlo_operation import (
+    NarrowResults,
+    Operation,
+    ResultType,
+    Rule,
+)
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.onnx.arithmetic.bits import count_up_to, is_negative, join_integers, split_integers
 from bridge.onnx.arithmetic.reductions import reducer_of
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import (
-    NarrowResults,
-    Operation,
-    ResultType,
-    Rule,
-    type_of,
-)
 from xla_call_module.dtypes import Array
 
 __all__ = ["emit_narrow", "has_narrow_types"]
@@ -197,7 +196,7 @@ def _from_bytes(graph: Graph, bytes_: Value, narrow: NarrowType, count: int) -> 
 
 
 def _source(op: Operation) -> ResultType:
-    return type_of(str(op.raw.operands[0].type))
+    return op.target.type_of(str(op.raw.operands[0].type))
 
 
 def _of_result(op: Operation) -> NarrowType:

@@ -8,11 +8,11 @@ from functools import partial
 
 import numpy as np
 
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.onnx.arithmetic.bits import shift
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import Operation, Rule
 
 __all__ = ["RULES"]
 

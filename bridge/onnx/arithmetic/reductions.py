@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.graphs import layouts, nodes
 from bridge.graphs.values import Value, constant_array, of_array
 from bridge.onnx.arithmetic.fusions import Reduction
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.loop_nodes import loop
-from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from xla_call_module.dtypes import Array
 from xla_call_module.size_polynomials import Shape, lower_bound, product
 from xla_call_module.stablehlo.combiners import (

@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 
+from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.onnx.arrays.slicing import add_offsets, clamp, read_slice, start_vectors
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Rule
 from xla_call_module.size_polynomials import Dim, Shape
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.graphs import nodes
 from bridge.graphs.values import Value, of_size
 from bridge.onnx.arithmetic.reductions import reducer_of
 from bridge.onnx.arrays.slicing import start_vectors
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.loop_nodes import loop
-from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from xla_call_module.size_polynomials import Dim, Shape, product
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 

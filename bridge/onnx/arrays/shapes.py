@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.values import Value, constant_array, contents_of, of_array, of_sizes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Rule
 from xla_call_module.size_polynomials import Dim, floordiv, is_static, product
 from xla_call_module.stablehlo.elements import read_elements, read_splat
 

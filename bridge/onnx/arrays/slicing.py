@@ -8,12 +8,12 @@ from functools import partial
 
 import numpy as np
 
+from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.folding import MAX_BYTES
 from bridge.graphs.size_arithmetic import may_wrap
 from bridge.graphs.values import Value, constant_array, contents_of, of_array, of_size, of_sizes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Rule
 from bridge.onnx.loops.control_flow import Row, Written
 from xla_call_module.size_polynomials import Dim, is_static, maximum, minimum, numbers_of
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces

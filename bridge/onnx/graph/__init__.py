@@ -1,6 +1,5 @@
 """The graph of ONNX while it is built, and the record of ONNX Runtime.
 
-stablehlo_operation.py   an operation, its regions and results, as its rule sees them
 graph_builder.py         `Graph`: that of `bridge.graphs`, with opsets, kernels and deviations
 loop_nodes.py            ONNX's Loop, as rules write it
 wide_integers.py         the extremes of int64, of which ONNX Runtime compares the low halves

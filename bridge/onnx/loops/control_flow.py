@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import Node
 from bridge.graphs.values import Value, contents_of, of_size, of_sizes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.loop_nodes import loop_body
-from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from xla_call_module.size_polynomials import Dim, Iteration, Shape, lower_bound, maximum, of_atom
 from xla_call_module.stablehlo.modules import read_counter, splat
 

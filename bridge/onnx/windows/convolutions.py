@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import layouts, nodes
 from bridge.graphs.values import Value
 from bridge.onnx.arrays.slicing import pad
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.onnx_runtime import CONV_MAX_SPATIAL_DIMENSIONS
-from bridge.onnx.graph.stablehlo_operation import Operation, Rule
 from bridge.onnx.windows.windows import count_windows
 from xla_call_module.size_polynomials import (
     Dim,

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import layouts, nodes
 from bridge.graphs.values import Value
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import Operation, Rule
 from xla_call_module.size_polynomials import Dim, product
 
 __all__ = ["RULES"]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.graphs import layouts, nodes
 from bridge.graphs.values import Value, of_array, of_sizes
 from bridge.onnx.arithmetic.reductions import (
@@ -26,7 +27,6 @@ from bridge.onnx.arithmetic.reductions import (
 from bridge.onnx.arrays.slicing import pad
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.loop_nodes import loop
-from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from xla_call_module.size_polynomials import Dim, floordiv, is_static, numbers_of, product
 from xla_call_module.stablehlo.combiners import identity_of
 from xla_call_module.stablehlo.walking import WINDOW_ATTRIBUTES

@@ -1,4 +1,4 @@
-"""One operation of a StableHLO module, as the rules see it."""
+"""One operation of a StableHLO module, as the rules of targets that are graphs see it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from bridge.core.narrow_types import NARROW_TYPES, NarrowType
+from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, contents_of
-from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.kernels import dtype_of
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import UnsupportedError
 from xla_call_module.size_polynomials import Dim, Element, is_static, numbers_of, of_atom
@@ -24,6 +23,7 @@ from xla_call_module.stablehlo.walking import describe_operation, regions_of
 
 __all__ = [
     "Emit",
+    "GraphTarget",
     "NarrowResults",
     "Operation",
     "Region",
@@ -31,11 +31,10 @@ __all__ = [
     "Rule",
     "identity",
     "read",
-    "type_of",
 ]
 
 # Adds a block to a graph: its arguments -> the operands of its last operation.
-Walk = Callable[[Graph, Any, Sequence[Value]], list[Value]]
+Walk = Callable[[Any, Any, Sequence[Value]], list[Value]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +60,15 @@ class Region:
         block: the only block of the region, as MLIR has it.
         walk: the function that adds the operations of a block to a graph.
         outside: the values that it sees besides its arguments.
+        target: what the operations become.
     """
 
     block: Any
     walk: Walk
     outside: Mapping[Any, Value]
+    target: GraphTarget
 
-    def apply(self, graph: Graph, arguments: Sequence[Value]) -> list[Value]:
+    def apply(self, graph: TensorGraph, arguments: Sequence[Value]) -> list[Value]:
         """Return the results of the region for some arguments.
 
         A region of scalars is applied to whole tensors, element by element, as well.
@@ -77,7 +78,7 @@ class Region:
     @property
     def arguments(self) -> tuple[ResultType, ...]:
         """The types of its arguments."""
-        return tuple(type_of(str(argument.type)) for argument in self.block.arguments)
+        return tuple(self.target.type_of(str(one.type)) for one in self.block.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,14 @@ class Operation(Attributes):
         operands: the operands.
         results: the types of its results.
         regions: the regions.
+        target: what the operation becomes.
     """
 
     name: str
     operands: tuple[Value, ...]
     results: tuple[ResultType, ...]
     regions: tuple[Region, ...]
+    target: GraphTarget
 
     @property
     def result(self) -> ResultType:
@@ -122,10 +125,10 @@ class Operation(Attributes):
         """
         value = self.operands[index]
         if value.array is None:
-            self.refuse(f"its operand {index} is computed, and ONNX needs a constant")
+            self.refuse(f"its operand {index} is computed, and {self.target.name} needs a constant")
         return np.broadcast_to(value.array, numbers_of(value.shape))
 
-    def sizes(self, graph: Graph, index: int) -> tuple[Dim, ...]:
+    def sizes(self, graph: TensorGraph, index: int) -> tuple[Dim, ...]:
         """An operand that says sizes, one for each element.
 
         Raises:
@@ -144,7 +147,7 @@ class Operation(Attributes):
         return tuple(of_atom(Element(name, n)) for n in range(math.prod(numbers_of(value.shape))))
 
     def refuse(self, reason: str, cure: str = "") -> NoReturn:
-        """Refuse the operation, since ONNX cannot express it.
+        """Refuse the operation, since the target cannot express it.
 
         Args:
             reason: why, as the end of a sentence.
@@ -157,50 +160,36 @@ class Operation(Attributes):
         raise UnsupportedError(f"{describe_operation(self.raw)}: {reason}. To do: {remedy}.")
 
 
-@functools.lru_cache(maxsize=4096)
-def type_of(text: str) -> ResultType:
-    """The type that MLIR writes so.
-
-    Raises:
-        DtypeError: it has elements that ONNX does not have.
-        StructureError: it is the type of no tensor.
-    """
-    if text == "!stablehlo.token":  # see `control_flow`
-        return ResultType(np.dtype(bool), ())
-    tensor = tensor_type(text)
-    narrow = NARROW_TYPES.get(tensor.element)
-    dtype = dtype_of(tensor.element, where=text) if narrow is None else narrow.storage_dtype
-    return ResultType(dtype, tensor.shape, narrow)
-
-
 def read(
     raw: Any,
     operands: Sequence[Value],
     walk: Walk,
     outside: Mapping[Any, Value],
+    target: GraphTarget,
 ) -> Operation:
     """The operation that MLIR has, with its operands.
 
     Raises:
-        DtypeError: a result has elements that ONNX does not have.
+        DtypeError: a result has elements that the target does not have.
         StructureError: a result is no tensor.
     """
     return Operation(
         name=str(raw.name),
         operands=tuple(operands),
-        results=tuple(type_of(str(result.type)) for result in raw.results),
+        results=tuple(target.type_of(str(result.type)) for result in raw.results),
         regions=tuple(
-            Region(region.blocks[0], walk, outside)
+            Region(region.blocks[0], walk, outside, target)
             for region in regions_of(raw)
             if len(region.blocks)
         ),
+        target=target,
         raw=raw,
     )
 
 
 # Adds what an operation computes to the graph and returns its result, or all of them if they are
 # several; None where the decomposition of a composite is to be taken.
-Emit = Callable[[Graph, Operation], Value | Sequence[Value] | None]
+Emit = Callable[[Any, Operation], Value | Sequence[Value] | None]
 
 
 class NarrowResults(enum.Enum):
@@ -212,7 +201,7 @@ class NarrowResults(enum.Enum):
     CONVERTED_SUMS = "converted where the region adds or multiplies, and kept elsewhere"
 
 
-def identity(graph: Graph, op: Operation) -> Value:
+def identity(graph: TensorGraph, op: Operation) -> Value:
     """Return the first operand as it is."""
     del graph
     return op.operands[0]
@@ -220,7 +209,7 @@ def identity(graph: Graph, op: Operation) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The rule by which one operation of StableHLO becomes operations of ONNX.
+    """The rule by which one operation of StableHLO becomes operations of a graph.
 
     Attributes:
         emit: the function that adds them to the graph.
@@ -234,3 +223,48 @@ class Rule:
     attributes: tuple[str, ...] = ()
     expand: bool = True
     narrow: NarrowResults = NarrowResults.CONVERTED
+
+
+def _emitted(rule: Rule, graph: TensorGraph, op: Operation) -> Value | Sequence[Value] | None:
+    return rule.emit(graph, op)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphTarget:
+    """A format of graphs that the operations of a module are translated to.
+
+    Attributes:
+        name: its name, for messages.
+        rules: the rule of each operation.
+        custom_calls: the rule of each target of a custom call.
+        composites: those of composites; all others are computed by their decompositions.
+        dtype_of: the function that gives the dtype of a StableHLO element type, such as `bf16`, of
+            which it is told where it stands (`where`); it raises a `DtypeError` of other ones.
+        emit: the function that applies a rule to an operation.
+    """
+
+    name: str
+    rules: Mapping[str, Rule]
+    custom_calls: Mapping[str, Rule]
+    composites: Mapping[str, Rule]
+    dtype_of: Callable[..., np.dtype[Any]]
+    emit: Callable[[Rule, Any, Operation], Value | Sequence[Value] | None] = _emitted
+
+    def type_of(self, text: str) -> ResultType:
+        """Return the type that MLIR writes so.
+
+        Raises:
+            DtypeError: it has elements that the target does not have.
+            StructureError: it is the type of no tensor.
+        """
+        return _type_of(text, self)
+
+
+@functools.lru_cache(maxsize=4096)
+def _type_of(text: str, target: GraphTarget) -> ResultType:
+    if text == "!stablehlo.token":  # a token is a value of no use, as `control_flow` has it
+        return ResultType(np.dtype(bool), ())
+    tensor = tensor_type(text)
+    narrow = NARROW_TYPES.get(tensor.element)
+    dtype = target.dtype_of(tensor.element, where=text) if narrow is None else narrow.storage_dtype
+    return ResultType(dtype, tensor.shape, narrow)

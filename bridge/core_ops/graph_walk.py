@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from bridge.core_ops.stablehlo_operation import GraphTarget, Operation, Rule, read
+from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, constant_array
-from bridge.onnx.arithmetic.narrow_operations import emit_narrow, has_narrow_types
-from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import Operation, Rule, read
-from bridge.onnx.operation_table import COMPOSITES, CUSTOM_CALLS, RULES
 from xla_call_module.errors import InteropError
 from xla_call_module.stablehlo.modules import find_main, functions_of
 from xla_call_module.stablehlo.operation_locations import describe_location
@@ -27,18 +25,21 @@ _Values = ChainMap[Any, Value]
 _NODES_OF_ONE = 100  # that an operation is worth; bits of small floats take about half as many
 
 
-def walk_main(graph: Graph, module: Any, arguments: Sequence[Value]) -> list[Value]:
+def walk_main(
+    graph: TensorGraph, module: Any, arguments: Sequence[Value], target: GraphTarget
+) -> list[Value]:
     """Return the results of the public function of a parsed module, which is added to a graph.
 
     Args:
         graph: the graph that the operations are added to.
         module: the parsed module, for one platform.
         arguments: the arguments of `main`.
+        target: the format of the graph.
 
     Raises:
-        InteropError: an operation that ONNX cannot express; the message names it and its place.
+        InteropError: an operation that it cannot express; the message names it and its place.
     """
-    walker = _Walker(functions_of(module))
+    walker = _Walker(functions_of(module), target)
     main = find_main(module)
     return walker.walk(ChainMap(), graph, main.regions[0].blocks[0], arguments)
 
@@ -46,12 +47,13 @@ def walk_main(graph: Graph, module: Any, arguments: Sequence[Value]) -> list[Val
 class _Walker:
     """Walks the functions of one module."""
 
-    def __init__(self, functions: Mapping[str, Any]) -> None:
+    def __init__(self, functions: Mapping[str, Any], target: GraphTarget) -> None:
         self._functions = functions
+        self._target = target
         self._scope = ""
 
     def walk(
-        self, outside: _Values, graph: Graph, block: Any, arguments: Sequence[Value]
+        self, outside: _Values, graph: TensorGraph, block: Any, arguments: Sequence[Value]
     ) -> list[Value]:
         """Return the operands of the last operation of a block, which is added to a graph.
 
@@ -64,37 +66,38 @@ class _Walker:
             return self._emit(values, graph, raw, operands)
 
         before = graph.enter(self._scope)
-        results = walk_block(block, arguments, outside, emit, target="ONNX")
+        results = walk_block(block, arguments, outside, emit, target=self._target.name)
         graph.enter(before)
         return results
 
     def _emit(
-        self, values: _Values, graph: Graph, raw: Any, operands: Sequence[Value]
+        self, values: _Values, graph: TensorGraph, raw: Any, operands: Sequence[Value]
     ) -> Sequence[Value]:
         if raw.name == "func.call":
             return self._call(graph, raw, str(raw.attributes["callee"]), operands)
         if raw.name == "stablehlo.composite":
             return self._composite(values, graph, raw, operands)
-        rule = find_rule(raw, RULES, CUSTOM_CALLS, "ONNX")
+        target = self._target
+        rule = find_rule(raw, target.rules, target.custom_calls, target.name)
         check_attributes(raw, rule.attributes)
         return self._apply(rule, values, graph, raw, operands)
 
     def _composite(
-        self, values: _Values, graph: Graph, raw: Any, operands: Sequence[Value]
+        self, values: _Values, graph: TensorGraph, raw: Any, operands: Sequence[Value]
     ) -> Sequence[Value]:
-        rule = COMPOSITES.get(_text(raw, "name"))
+        rule = self._target.composites.get(_text(raw, "name"))
         if rule is not None and (results := self._apply(rule, values, graph, raw, operands)):
             return results
         return self._call(graph, raw, str(raw.attributes["decomposition"]), operands)
 
     def _apply(
-        self, rule: Rule, values: _Values, graph: Graph, raw: Any, operands: Sequence[Value]
+        self, rule: Rule, values: _Values, graph: TensorGraph, raw: Any, operands: Sequence[Value]
     ) -> Sequence[Value]:
         given = [graph.expand(operand) for operand in operands] if rule.expand else operands
         try:
             walk = functools.partial(self.walk, values)
-            op = read(raw, given, walk, values)
-            emitted = _without_elements(op) or _emit(rule, graph, op)
+            op = read(raw, given, walk, values, self._target)
+            emitted = _without_elements(op) or self._target.emit(rule, graph, op)
         except InteropError as error:
             place = describe_location(raw)
             if place in str(error):
@@ -103,7 +106,7 @@ class _Walker:
         return [emitted] if isinstance(emitted, Value) else emitted or []
 
     def _call(
-        self, graph: Graph, raw: Any, reference: str, operands: Sequence[Value]
+        self, graph: TensorGraph, raw: Any, reference: str, operands: Sequence[Value]
     ) -> list[Value]:
         function = self._functions[reference.strip('@"')]
         before, self._scope = self._scope, self._scope_of(raw) or self._scope
@@ -121,10 +124,6 @@ class _Walker:
         if not own or "/" in own or not self._scope:
             return own or self._scope
         return f"{self._scope}/{own}"
-
-
-def _emit(rule: Rule, graph: Graph, op: Operation) -> Value | Sequence[Value] | None:
-    return emit_narrow(rule, graph, op) if has_narrow_types(op) else rule.emit(graph, op)
 
 
 def _without_elements(op: Operation) -> list[Value]:
