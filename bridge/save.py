@@ -17,6 +17,7 @@ from bridge.chains.orders import ChainOptions
 from bridge.chains.vjp_chain import build_chain
 from bridge.core.explaining import refusing_unsortable_keys
 from bridge.core.names import Names, input_names, names_of_signature, output_names, parameter_names
+from bridge.core.operations_option import XLA
 from bridge.core.progress import progress_bar
 from bridge.core.trees import to_structure
 from bridge.core.updates import (
@@ -48,6 +49,7 @@ from savedmodel.model import (
     Variable,
 )
 from savedmodel.protos.structures import NONE, Branch, Structure, as_tuple, leaves
+from savedmodel.tensorflow_graph import TensorFlowGraph
 from savedmodel.write import MAX_PROTO_BYTES, write, write_together
 from xla_call_module.errors import ShardingError, StructureError, naming
 from xla_call_module.exported import Check
@@ -55,6 +57,7 @@ from xla_call_module.passes.asserting import with_names
 from xla_call_module.passes.constants import HOISTED_FROM, largest_constants
 from xla_call_module.passes.pipeline import Prepared
 from xla_call_module.tracebacks import api_boundary
+from xla_call_module.versions import OLDEST
 
 __all__ = ["SaveOptions", "save"]
 
@@ -83,6 +86,7 @@ class SaveOptions(TypedDict, total=False):
     manifest: bool
     batch_buckets: Buckets | None
     updates: Updates | None
+    operations: str
 
 
 @api_boundary
@@ -108,6 +112,7 @@ def save(
     batch_buckets: Buckets | None = None,
     defaults: Mapping[str, Any] | None = None,
     updates: Updates | None = None,
+    operations: str = XLA,
 ) -> WrittenFile:
     """Write a SavedModel that every TensorFlow loader reads. TensorFlow need not be installed.
 
@@ -195,6 +200,11 @@ def save(
             `updated`, which is true. A call is atomic: XLA compiles it as a whole, and TensorFlow
             locks the variables meanwhile, so that of two requests at the same time neither sees
             half a state or loses a step. Numbers among the parameters become arrays.
+        operations: what the file runs: `"xla"`, the module, which XLA compiles; or `"tensorflow"`,
+            TensorFlow's own operations, for servers and converters without XLA, and for batches of
+            every size at once. JAX reads the same from both, and the gradients are JAX's in both.
+            A mutex of the process makes the calls of `updates` atomic then, `tensorflow` changes
+            nothing, and what differs from platform to platform is that of the CPU.
 
     On a terminal, a bar shows how far it is when it takes longer than two seconds.
 
@@ -212,6 +222,8 @@ def save(
         DtypeError: a dtype that TensorFlow cannot carry, with its pytree path; or that it does not
             read in slices, where several processes hold the array.
         VersionError: an operation that the wanted TensorFlow does not have, with its source line.
+        UnsupportedError: what TensorFlow's own operations do not compute, with its source line,
+            where `operations` asks for them.
         OSError: a file cannot be written; an older folder is untouched.
 
     Warns:
@@ -239,7 +251,13 @@ def save(
         linalg=linalg,
         residuals=residuals,
         hoist_constants=hoist_constants,
+        operations=operations,
     )
+    if options.plain_operations and batch_buckets is not None:
+        raise StructureError(
+            "batch_buckets are the sizes that XLA compiles programs for, and TensorFlow's own "
+            'operations run every size. To do: leave out batch_buckets, or operations="tensorflow".'
+        )
     positions = parse_updates(updates, model)
     with refusing_unsortable_keys("params, args or what the function takes"):
         params = with_counters(params) if positions else params
@@ -252,9 +270,10 @@ def save(
     exporteds = _by_signature(traced.exported)
     constants: dict[str, np.ndarray[Any, Any]] = {}
     chains: dict[str, Prepared] = {}
+    graphs: dict[str, tuple[TensorFlowGraph, ...]] = {}
     for key, exported in exporteds.items():
         with _about(key, model):
-            chains[key] = build_chain(
+            chains[key], graphs[key] = build_chain(
                 exported, options, gradient_order=gradient_order, tensorflow=tensorflow,
                 known=constants.keys(),
             )  # fmt: skip
@@ -270,7 +289,7 @@ def save(
     for key, exported in exporteds.items():
         with _about(key, model):
             signature = _to_signature(
-                key, chains[key], exported, variables,
+                key, chains[key], graphs[key], exported, variables,
                 constants=tuple(constants), params=tree, updates=positions.get(key, {}),
                 inputs=names_of_signature(key, inputs, exporteds),
                 outputs=names_of_signature(key, outputs, exporteds), gradient_order=gradient_order,
@@ -378,6 +397,7 @@ def _too_large(saved: SavedModel) -> StructureError:
 def _to_signature(
     key: str,
     chain: Prepared,
+    operations: tuple[TensorFlowGraph, ...],
     exported: export.Exported,
     variables: Sequence[Variable],
     *,
@@ -422,7 +442,10 @@ def _to_signature(
         assigned=assigned,
         no_gradient=_no_gradient(call.name, len(chain.calls) - 1, gradient_order),
         constants=places,
-        check=chain.shape_check and with_names(chain.shape_check, call, names),
+        check=None
+        if operations or chain.shape_check is None
+        else with_names(chain.shape_check, call, names),
+        operations=operations,
     )
     return Signature(
         key=key,
@@ -470,7 +493,9 @@ def _describe(
     signatures: Sequence[Signature], chains: Iterable[Prepared], *, has_params: bool
 ) -> dict[str, Any]:
     """Return the metadata that `inspect` shows beside the nodes' own descriptions."""
-    releases = [release for chain in chains for release in chain.releases if release is not None]
+    releases = [OLDEST]
+    if not any(signature.function.operations for signature in signatures):
+        releases += (one for chain in chains for one in chain.releases if one is not None)
     return {
         "format": _FORMAT,
         "writer": f"jax-tf-bridge {metadata.version('jax-tf-bridge')}",

@@ -11,6 +11,8 @@ from jax import export
 
 from bridge.chains.exported_order import vjp_of
 from bridge.chains.orders import NOT_DIFFERENTIABLE, ChainOptions, check_order
+from bridge.chains.plain_operations import lower_orders
+from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.analyses.several_devices import check_one_device
 from xla_call_module.call import MADE_OF_OPERATIONS, CallModule
 from xla_call_module.errors import ShardingError, VersionError
@@ -37,8 +39,10 @@ def build_chain(
     tensorflow: str | None = None,
     known: Collection[str] = (),
     keeps_trees: bool = True,
-) -> Prepared:
-    """Return the call, its VJP and so on, all as the wanted TensorFlow reads them.
+) -> tuple[Prepared, tuple[TensorFlowGraph, ...]]:
+    """Return the call, its VJP and so on, as the wanted TensorFlow reads them, and their graphs.
+
+    These are of TensorFlow's own operations, and there are none unless the options ask for them.
 
     Args:
         exported: the function.
@@ -59,6 +63,8 @@ def build_chain(
     """
     check_order(gradient_order)
     release = None if tensorflow is None else parse_release(tensorflow)
+    if options.plain_operations:
+        release = None  # whichever reads the module, it does not run it
     target = dataclasses.replace(options.target(release, Artifact.FOR_RELEASE), for_file=True)
     # Making VJPs is what takes the most memory, so that no module is parsed before.
     orders, missing = _differentiated(exported, gradient_order)
@@ -66,6 +72,7 @@ def build_chain(
     # What follows an order without a VJP of its own is made of its operations.
     own = next((n for n, order in enumerate(orders) if not order.has_vjp()), len(orders))
     changes = [MADE_OF_OPERATIONS if n > own else "" for n in range(len(orders))]
+    plain = [*map(to_call, orders)] if options.plain_operations else []
     calls = (to_call(orders.pop(0), change=change) for change in changes)
     try:
         prepared = prepare_chain(calls, target, residuals=options.residuals, known=known)
@@ -77,7 +84,8 @@ def build_chain(
     for reason in (missing, _several_devices(prepared.calls[0])):
         if reason:
             warn(reason)
-    return prepared
+    graphs = lower_orders(plain, prepared, options, known=known) if plain else ()
+    return prepared, graphs
 
 
 def _differentiated(

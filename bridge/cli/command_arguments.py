@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from bridge.core.operations_option import OPERATIONS
 from xla_call_module.linalg.linalg_option import LINALG
 
 __all__ = [
@@ -150,6 +151,11 @@ SAVE_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "metavar": "POSITIONS",
         "help": "where in the results the new parameters stand, which a call then assigns: 0; "
         "cache=1 for a part of them; train=0 or decode:cache=1 for one of several signatures",
+    },
+    "operations": {
+        "choices": OPERATIONS,
+        "help": "what the file runs: modules that XLA compiles, or TensorFlow's own operations, "
+        f"for servers without XLA; by default {OPERATIONS[0]}",
     },
 }
 # Of a file of parameters, for `export` and `update`.

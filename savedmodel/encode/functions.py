@@ -8,6 +8,7 @@ flat named inputs and outputs.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -58,13 +59,30 @@ def write_functions(model: SavedModel, proto: Proto) -> tuple[Library, list[Writ
         model: the file.
         proto: the FunctionDefLibrary to write into; modules are large, so it is not copied.
     """
-    library = Library(proto)
+    functions = [signature.function for signature in model.signatures]
+    library = Library(
+        proto,
+        {
+            call: graph
+            for function in functions
+            for call, graph in zip(function.chain, function.operations, strict=False)
+        },
+        mutex=_mutex_name(functions),
+    )
     state = model.state
     written = []
     for signature in model.signatures:
         with naming(f"Signature {signature.key!r}"):
             written.append(_write_signature(library, signature, model.variables, state))
     return library, written
+
+
+def _mutex_name(functions: Sequence[Function]) -> str:
+    """Return a name that models of the same process share only where they are the same."""
+    checksum = 0
+    for function in functions:
+        checksum = zlib.crc32(function.call.module, checksum)
+    return f"jax_tf_bridge_{checksum:08x}"
 
 
 def _write_signature(

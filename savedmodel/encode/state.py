@@ -6,7 +6,8 @@ runs (`LockVariables` in tensorflow/compiler/jit/xla_launch_util.cc), so that of
 same time none sees half of a state and none loses the step of the other; and it lets the new values
 have the memory of the old ones. What only reads such variables is compiled in the same way, since
 it would otherwise read one variable before a step and another one after it; so is what a session
-reads when it saves them.
+reads when it saves them. Where plain operations are in the place of the module, a function holds a
+mutex meanwhile instead (tensorflow/core/kernels/mutex_ops.cc).
 
 `savedmodel.decode.dataflow` follows such functions again, with what they assign.
 """
@@ -37,7 +38,7 @@ from savedmodel.protos.structures import (
 )
 from xla_call_module.call import TensorSpec
 
-__all__ = ["StateReader", "write_atomic_call", "write_state_reader"]
+__all__ = ["StateReader", "hold_mutex", "write_atomic_call", "write_state_reader"]
 
 # Whatever number it has: TensorFlow replaces it by that of the function when it loads the file
 # (`fix_node_def` in tensorflow/python/saved_model/function_deserialization.py).
@@ -85,7 +86,8 @@ def write_atomic_call(
     returned = [index for index in range(len(results)) if index not in function.assigned]
     for position, index in enumerate(returned):
         step.add_output(f"output_{position}", call.results[index], results[index])
-    step.compile_whole()
+    mutex = body.library.mutex if function.operations else ""
+    _make_atomic(step, mutex)
     concrete = step.finish(
         input_signature=encode_structure(
             as_tuple([as_tuple([*map(Leaf, taken)]), as_dict({})]),
@@ -105,7 +107,8 @@ def write_atomic_call(
     set_function_call(
         node, concrete.name, types, [call.results[index].dtype.enum for index in returned]
     )
-    node.attr[MUST_COMPILE].b = True
+    if not mutex:
+        node.attr[MUST_COMPILE].b = True
     node.attr["_gradient_op_type"].s = _GRADIENT_OF_CALL
     body.add_effect(node.name)
     return {index: Tensor(node.name, "output", n) for n, index in enumerate(returned)}
@@ -118,16 +121,52 @@ class StateReader:
     Attributes:
         name: the name of the function, which takes the handles of the variables.
         variables: the indices of the variables, in its order.
+        is_compiled: whether XLA compiles it.
     """
 
     name: str
     variables: tuple[int, ...]
+    is_compiled: bool
 
     def set_call(self, node: Proto, variables: Sequence[Variable]) -> None:
         """Set the attributes of a StatefulPartitionedCall of it."""
         types = [variables[index].dtype.enum for index in self.variables]
         set_function_call(node, self.name, [RESOURCE] * len(types), types)
-        node.attr[MUST_COMPILE].b = True
+        if self.is_compiled:
+            node.attr[MUST_COMPILE].b = True
+
+
+def _make_atomic(body: Body, mutex: str) -> None:
+    """Let XLA compile a function as a whole, or let it run while it holds a mutex."""
+    if mutex:
+        hold_mutex(body.proto, mutex)
+    else:
+        body.proto.attr[MUST_COMPILE].b = True
+
+
+def hold_mutex(function: Proto, name: str) -> None:
+    """Let a function hold a mutex while it reads and assigns variables.
+
+    Args:
+        function: the FunctionDef, which is changed.
+        name: the name of the mutex in the process.
+    """
+    reads = [node for node in function.node_def if node.op == "ReadVariableOp"]
+    assigned = [node for node in function.node_def if node.op == "AssignVariableOp"]
+    mutex = function.node_def.add(name="mutex", op="MutexV2")
+    mutex.attr["container"].s, mutex.attr["shared_name"].s = b"", name.encode()
+    lock = function.node_def.add(name="mutex_lock", op="MutexLock", input=["mutex:resource:0"])
+    for node in reads:
+        node.input.append(f"^{lock.name}")
+    done = [f"^{node.name}" for node in reads]
+    for node in assigned:
+        # A variable must not change before another one is read.
+        node.input.extend(done)
+    done += [f"^{node.name}" for node in assigned]
+    inputs = ["mutex_lock:mutex_lock:0", *done]
+    function.node_def.add(name="mutex_unlock", op="ConsumeMutexLock", input=inputs)
+    function.signature.control_output.append("mutex_unlock")
+    function.control_ret["mutex_unlock"] = "mutex_unlock"
 
 
 def write_state_reader(
@@ -141,6 +180,6 @@ def write_state_reader(
         variable = variables[index]
         spec = TensorSpec(variable.shape, variable.dtype, variable.name)
         body.add_output(f"state_{index}", spec, body.read_variable(index, variable))
-    body.compile_whole()
+    _make_atomic(body, library.mutex if library.operations else "")
     body.finish_shapes()
-    return StateReader(body.name, tuple(sorted(state)))
+    return StateReader(body.name, tuple(sorted(state)), is_compiled=not library.operations)
