@@ -21,6 +21,7 @@ def lower_orders(
     options: ChainOptions,
     *,
     known: Collection[str] = (),
+    first_order: int = 0,
 ) -> tuple[TensorFlowGraph, ...]:
     """Return for each order what it computes, of TensorFlow's own operations.
 
@@ -32,6 +33,7 @@ def lower_orders(
         prepared: the same orders as XLA has them, whose arguments and results the graphs have.
         options: those of the passes.
         known: keys of constants whose values are at hand already.
+        first_order: the order of the first call.
 
     Raises:
         ShardingError: the function is for several devices.
@@ -50,7 +52,7 @@ def lower_orders(
     values = {*known, *prepared.constants}
     plain = prepare_chain(calls, target, residuals=options.residuals, known=values)
     pairs = zip(plain.calls, prepared.calls, strict=True)
-    return tuple(_lower(*pair, asserts=not order) for order, pair in enumerate(pairs))
+    return tuple(_lower(*pair, asserts=not order) for order, pair in enumerate(pairs, first_order))
 
 
 def _lower(plain: CallModule, portable: CallModule, *, asserts: bool) -> TensorFlowGraph:

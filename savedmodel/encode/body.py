@@ -28,7 +28,6 @@ from xla_call_module.node import (
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
 __all__ = [
-    "MUST_COMPILE",
     "RESOURCE",
     "Body",
     "Capture",
@@ -39,8 +38,6 @@ __all__ = [
 ]
 
 RESOURCE = 20
-# tensorflow/compiler/jit/defs.cc, which `tf.function(jit_compile=True)` sets, too.
-MUST_COMPILE = "_XlaMustCompile"
 _BOOL = dtype_from_name("bool", where="bool")
 _FLOAT32 = dtype_from_name("float32", where="float32")
 _INT32 = dtype_from_name("int32", where="int32")
@@ -107,6 +104,11 @@ class Library:
     mutex: str = ""
     _added: dict[str, Proto] = field(default_factory=dict)
     _graphs: dict[CallModule, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, proto: Proto) -> Library:
+        """Return the library of a file that is there, for more functions."""
+        return cls(proto, _added={str(f.signature.name): f for f in proto.function})
 
     def new_function(self, base: str) -> Proto:
         """Return a new FunctionDef; its name is unique, and one of a traced function's."""

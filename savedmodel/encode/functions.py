@@ -8,7 +8,6 @@ flat named inputs and outputs.
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from savedmodel.encode.body import (
     set_function_call,
 )
 from savedmodel.encode.gradients import Sources, write_call
+from savedmodel.encode.mutexes import mutex_name
 from savedmodel.encode.padding import Padding
 from savedmodel.encode.shape_check_nodes import write_shape_check
 from savedmodel.encode.state import write_atomic_call
@@ -67,7 +67,7 @@ def write_functions(model: SavedModel, proto: Proto) -> tuple[Library, list[Writ
             for function in functions
             for call, graph in zip(function.chain, function.operations, strict=False)
         },
-        mutex=_mutex_name(functions),
+        mutex=mutex_name(function.call.module for function in functions),
     )
     state = model.state
     written = []
@@ -75,14 +75,6 @@ def write_functions(model: SavedModel, proto: Proto) -> tuple[Library, list[Writ
         with naming(f"Signature {signature.key!r}"):
             written.append(_write_signature(library, signature, model.variables, state))
     return library, written
-
-
-def _mutex_name(functions: Sequence[Function]) -> str:
-    """Return a name that models of the same process share only where they are the same."""
-    checksum = 0
-    for function in functions:
-        checksum = zlib.crc32(function.call.module, checksum)
-    return f"jax_tf_bridge_{checksum:08x}"
 
 
 def _write_signature(

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,10 +18,11 @@ from savedmodel.protos.tensor_values import fill_tensor
 from savedmodel.tensorflow_graph import FunctionName, GraphFunction, GraphNode, TensorFlowGraph
 from xla_call_module.dtypes import DType
 
-__all__ = ["encode_graph"]
+__all__ = ["encode_graph", "serialize_graph"]
 
 # Operations that run for their effect alone.
 _EFFECTS = frozenset({"Assert"})
+_DIGITS = 16
 
 
 def encode_graph(
@@ -54,6 +57,19 @@ def encode_graph(
     for function, proto in zip(functions, protos, strict=True):
         _fill_function(proto, function, names)
     return tuple(protos)
+
+
+def serialize_graph(graph: TensorFlowGraph) -> tuple[bytes, ...]:
+    """Return the FunctionDefs of a graph, with names that only graphs of the same functions have.
+
+    The first is that of the main function.
+    """
+    plain = b"".join(f.SerializeToString(deterministic=True) for f in encode_graph(graph))
+    digest = hashlib.sha256(plain).hexdigest()[:_DIGITS]
+    protos = encode_graph(
+        graph, lambda name: _named(f"{re.sub('[^A-Za-z0-9_]', '_', name)}_{digest}")
+    )
+    return tuple(proto.SerializeToString(deterministic=True) for proto in protos)
 
 
 def _named(name: str) -> Proto:

@@ -18,7 +18,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from savedmodel.encode.body import (
-    MUST_COMPILE,
     RESOURCE,
     Body,
     Library,
@@ -26,6 +25,7 @@ from savedmodel.encode.body import (
     set_function_call,
 )
 from savedmodel.encode.gradients import Sources, needed_arguments, write_call
+from savedmodel.encode.mutexes import compile_whole, hold_mutex
 from savedmodel.model import Function, Parameter, Variable
 from savedmodel.protos.schema import Proto
 from savedmodel.protos.structures import (
@@ -38,7 +38,7 @@ from savedmodel.protos.structures import (
 )
 from xla_call_module.call import TensorSpec
 
-__all__ = ["StateReader", "hold_mutex", "write_atomic_call", "write_state_reader"]
+__all__ = ["StateReader", "write_atomic_call", "write_state_reader"]
 
 # Whatever number it has: TensorFlow replaces it by that of the function when it loads the file
 # (`fix_node_def` in tensorflow/python/saved_model/function_deserialization.py).
@@ -108,7 +108,7 @@ def write_atomic_call(
         node, concrete.name, types, [call.results[index].dtype.enum for index in returned]
     )
     if not mutex:
-        node.attr[MUST_COMPILE].b = True
+        compile_whole(node)
     node.attr["_gradient_op_type"].s = _GRADIENT_OF_CALL
     body.add_effect(node.name)
     return {index: Tensor(node.name, "output", n) for n, index in enumerate(returned)}
@@ -133,7 +133,7 @@ class StateReader:
         types = [variables[index].dtype.enum for index in self.variables]
         set_function_call(node, self.name, [RESOURCE] * len(types), types)
         if self.is_compiled:
-            node.attr[MUST_COMPILE].b = True
+            compile_whole(node)
 
 
 def _make_atomic(body: Body, mutex: str) -> None:
@@ -141,32 +141,7 @@ def _make_atomic(body: Body, mutex: str) -> None:
     if mutex:
         hold_mutex(body.proto, mutex)
     else:
-        body.proto.attr[MUST_COMPILE].b = True
-
-
-def hold_mutex(function: Proto, name: str) -> None:
-    """Let a function hold a mutex while it reads and assigns variables.
-
-    Args:
-        function: the FunctionDef, which is changed.
-        name: the name of the mutex in the process.
-    """
-    reads = [node for node in function.node_def if node.op == "ReadVariableOp"]
-    assigned = [node for node in function.node_def if node.op == "AssignVariableOp"]
-    mutex = function.node_def.add(name="mutex", op="MutexV2")
-    mutex.attr["container"].s, mutex.attr["shared_name"].s = b"", name.encode()
-    lock = function.node_def.add(name="mutex_lock", op="MutexLock", input=["mutex:resource:0"])
-    for node in reads:
-        node.input.append(f"^{lock.name}")
-    done = [f"^{node.name}" for node in reads]
-    for node in assigned:
-        # A variable must not change before another one is read.
-        node.input.extend(done)
-    done += [f"^{node.name}" for node in assigned]
-    inputs = ["mutex_lock:mutex_lock:0", *done]
-    function.node_def.add(name="mutex_unlock", op="ConsumeMutexLock", input=inputs)
-    function.signature.control_output.append("mutex_unlock")
-    function.control_ret["mutex_unlock"] = "mutex_unlock"
+        compile_whole(body.proto)
 
 
 def write_state_reader(
