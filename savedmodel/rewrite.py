@@ -66,7 +66,7 @@ from xla_call_module.node import (
 __all__ = ["Operations", "copy_files", "rewrite_nodes", "rewrite_variables"]
 
 # Makes the graph that runs in the place of a call, as `rewrite_nodes` says.
-Operations = Callable[[CallModule, int, bool], TensorFlowGraph | None]
+Operations = Callable[[CallModule, int, str], TensorFlowGraph | None]
 
 _PIECE_BYTES = 8 << 20
 # They describe the bytes of the old saved_model.pb. TensorFlow computes the fingerprint when it
@@ -105,8 +105,9 @@ def rewrite_nodes(
         target: the new folder, or an address as for `write`; `source` itself with `overwrite`.
         change: makes the new call, of the same operands and results.
         operations: returns the graph that is to run in the place of a changed call, None for the
-            module itself; it is told of the order of the gradient that the call is in, and whether
-            a graph runs in its place now. By default nodes run what they ran.
+            module itself; it is told of the order of the gradient that the call is in, and of the
+            name of the function that runs in its place now, if one does. By default nodes run what
+            they ran.
         metadata: what is to be different in the metadata of a file that `write` has written; asked
             for when all nodes are changed.
         gradient_order: the highest order of gradients that stays; None for all.
@@ -230,7 +231,7 @@ class _CallBodies:
         old = called_function(node)
         key = (call, bool(order))
         if key not in self._names:
-            graph = self._operations(call, order, bool(old))
+            graph = self._operations(call, order, old)
             self._names[key] = "" if graph is None else self._add(graph)
         if old:
             to_module_call(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable
 
 from bridge.chains.orders import ChainOptions
@@ -10,9 +11,9 @@ from xla_call_module.call import CallModule
 from xla_call_module.checks import SHAPE_ASSERTIONS
 from xla_call_module.errors import ShardingError
 from xla_call_module.passes.module_pass import UnparsedCall
-from xla_call_module.passes.pipeline import Artifact, Prepared, Target, prepare_chain
+from xla_call_module.passes.pipeline import Artifact, Prepared, Target, prepare, prepare_chain
 
-__all__ = ["lower_orders"]
+__all__ = ["lower_orders", "lower_written"]
 
 
 def lower_orders(
@@ -40,19 +41,41 @@ def lower_orders(
         InteropError: TensorFlow has no operations that compute it, with its source line.
     """
     (first, *_) = prepared.calls
-    if first.nr_devices != 1:
-        raise ShardingError(
-            f"{first.name} is for {first.nr_devices} devices, and TensorFlow's operations are for "
-            'one. To do: export it without shardings, or leave out operations="tensorflow".'
-        )
-    platform = "cpu" if "cpu" in first.platforms else first.platforms[0]
-    target = Target(
-        artifact=Artifact.UNCHANGED, platforms=(platform,), hoist_from=options.hoist_constants
-    )
+    _refuse_devices(first)
+    target = dataclasses.replace(_one_platform(first), hoist_from=options.hoist_constants)
     values = {*known, *prepared.constants}
     plain = prepare_chain(calls, target, residuals=options.residuals, known=values)
     pairs = zip(plain.calls, prepared.calls, strict=True)
     return tuple(_lower(*pair, asserts=not order) for order, pair in enumerate(pairs, first_order))
+
+
+def lower_written(call: CallModule, *, order: int) -> TensorFlowGraph:
+    """Return what a call of a file computes, of TensorFlow's own operations.
+
+    Args:
+        call: the call, as a file has it.
+        order: the order of the gradient that it is in; 0 for none.
+
+    Raises:
+        ShardingError: the function is for several devices.
+        InteropError: TensorFlow has no operations that compute it.
+    """
+    _refuse_devices(call)
+    (one,) = prepare(call, _one_platform(call)).calls
+    return _lower(one, call, asserts=not order)
+
+
+def _refuse_devices(call: CallModule) -> None:
+    if call.nr_devices != 1:
+        raise ShardingError(
+            f"{call.name} is for {call.nr_devices} devices, and TensorFlow's operations are for "
+            'one. To do: export it without shardings, or leave out operations="tensorflow".'
+        )
+
+
+def _one_platform(call: CallModule) -> Target:
+    platform = "cpu" if "cpu" in call.platforms else call.platforms[0]
+    return Target(artifact=Artifact.UNCHANGED, platforms=(platform,))
 
 
 def _lower(plain: CallModule, portable: CallModule, *, asserts: bool) -> TensorFlowGraph:

@@ -30,7 +30,7 @@ from xla_call_module.runtime.tensorflow_errors import ForeignPlatformError
 from xla_call_module.shape_checks import ShapeCheck, open_assertions
 from xla_call_module.tracebacks import warn
 
-__all__ = ["Op", "add_functions", "scope_name", "static_shape"]
+__all__ = ["Op", "scope_name", "static_shape"]
 
 _GPU = "rocm" if tf.test.is_built_with_rocm() else "cuda"
 # What runs on TensorFlow's kinds of device; on any other, TensorFlow decides.
@@ -200,7 +200,7 @@ class Op:
         """
         hint = self._warn_of_platforms()
         self._warn_of_devices()
-        add_functions(self.call.functions)
+        _add_functions(self.call.functions)
         node = encode_node(
             self.call, name=OP, inputs=[""] * len(operands), new_node=tf.compat.v1.NodeDef
         )
@@ -295,21 +295,15 @@ class Op:
         return graph.create_op(OP, list(operands), [], attrs=dict(node.attr), name=name)
 
 
-def add_functions(definitions: Sequence[bytes]) -> str:
-    """Make functions known to the current graph, and to those that it calls.
-
-    Returns:
-        The name of the first; empty where there is none.
-    """
-    if not definitions:
-        return ""
-    graph = tf.compat.v1.GraphDef()
-    for definition in definitions:
-        function = graph.library.function.add()
-        function.ParseFromString(definition)
-        register_function(function)
-    tf.graph_util.import_graph_def(graph, name="")
-    return str(graph.library.function[0].signature.name)
+def _add_functions(definitions: Sequence[bytes]) -> None:
+    """Make functions known to the current graph, and to those that it calls."""
+    if definitions:
+        graph = tf.compat.v1.GraphDef()
+        for definition in definitions:
+            function = graph.library.function.add()
+            function.ParseFromString(definition)
+            register_function(function)
+        tf.graph_util.import_graph_def(graph, name="")
 
 
 def _device_kind(asked: str | None) -> str:
