@@ -36,6 +36,9 @@ def compile_whole(function: Proto) -> None:
 def hold_mutex(function: Proto, name: str) -> None:
     """Let a function hold a mutex while it reads and assigns variables.
 
+    What it returns waits until the mutex is given back. Otherwise nothing would need that once the
+    function is part of another graph, and TensorFlow would give it back at once.
+
     Args:
         function: the FunctionDef, which is changed.
         name: the name of the mutex in the process.
@@ -55,6 +58,9 @@ def hold_mutex(function: Proto, name: str) -> None:
         done.append(f"^{node.name}")
     inputs = [f"{_LOCK}:mutex_lock:0", *done]
     function.node_def.add(name=_UNLOCK, op="ConsumeMutexLock", input=inputs)
+    returned = {reference.partition(":")[0] for reference in function.ret.values()}
+    for node in (node for node in nodes if node.op == "Identity" and node.name in returned):
+        node.input.append(f"^{_UNLOCK}")
     function.signature.control_output.append(_UNLOCK)
     function.control_ret[_UNLOCK] = _UNLOCK
 
@@ -92,9 +98,10 @@ def to_compiled(graph: Proto) -> None:
 def _release_mutex(function: Proto) -> None:
     """Undo `hold_mutex`."""
     _keep(function.node_def, lambda node: node.name not in (_MUTEX, _LOCK, _UNLOCK))
-    added = {f"^{_LOCK}", *(f"^{node.name}" for node in function.node_def if node.op == _READ)}
+    reads = {f"^{node.name}" for node in function.node_def if node.op == _READ}
+    added = {f"^{_LOCK}", f"^{_UNLOCK}", *reads}
     for node in function.node_def:
-        if node.op in (_READ, _ASSIGN):
+        if node.op in (_READ, _ASSIGN, "Identity"):
             _keep(node.input, lambda reference: reference not in added)
     for key in [key for key, node in function.control_ret.items() if node == _UNLOCK]:
         del function.control_ret[key]
