@@ -98,7 +98,9 @@ def signature_facts(signature: SignatureReport) -> dict[str, str]:
         "gradients": f"order {signature.gradient_order}" if signature.gradient_order else "none",
         "devices": devices,
     }
-    if faults := signature.orders[0].tflite_faults:
+    if count := sum(signature.graph_operations.values()):
+        facts["runs"] = f"{counted(count, 'operation')} of TensorFlow, without XLA"
+    elif faults := signature.orders[0].tflite_faults:
         told = "; ".join(FAULTS[name] for name in faults)
         facts["TFLite"] = (
             f"may be wrong by TensorFlow's converter ({told}); take bridge.save_litert"
