@@ -353,7 +353,8 @@ def _add_retarget(parser: argparse.ArgumentParser) -> None:
         "source", metavar="IN", type=expand_home, help="the folder of a SavedModel of any writer"
     )
     parser.add_argument("target", metavar="OUT", type=expand_home, help="the new folder")
-    add_arguments(parser, "tensorflow", "linalg", "platforms", "disabled_checks", "imports")
+    names = ("tensorflow", "linalg", "platforms", "disabled_checks", "operations", "imports")
+    add_arguments(parser, *names)
     parser.add_argument(
         "--gradient-order",
         metavar="N",

@@ -46,7 +46,8 @@ class WrittenSignature:
         key: the key of the signature, such as `serving_default`; in ONNX the name of the graph.
         inputs: the inputs, in the order of the function's arguments.
         outputs: the outputs, in the order of its results.
-        platforms: the platforms that it was lowered for; empty where the file does not say.
+        platforms: the platforms that it was lowered for; empty where the file does not say, or runs
+            TensorFlow's own operations.
         gradient_order: the highest order of its gradients in the file.
         assigned: the names of the variables that a call assigns; empty where it only reads.
         gradient_sources: "saved" for each order whose VJP is that of the `Exported`, "lifted" for
@@ -227,7 +228,7 @@ def _signature(signature: Signature, model: SavedModel) -> WrittenSignature:
         key=signature.key,
         inputs=tuple(TensorReport.of(name, spec, used=used) for name, spec, used in inputs),
         outputs=tuple(TensorReport.of(name, spec) for name, spec in outputs),
-        platforms=call.platforms,
+        platforms=() if signature.function.operations else call.platforms,
         gradient_order=min(map(len, calls)) - 1,
         assigned=assigned_of(signature, model.variables),
         gradient_sources=tuple(call.gradient_source for call in min(calls, key=len)[1:]),
