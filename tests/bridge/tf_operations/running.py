@@ -112,4 +112,3 @@ def _set_list(proto: Any, values: Sequence[Any]) -> None:
                 proto.i.append(value)
             case _:
                 _set_shape(proto.shape.add(), value)
-
