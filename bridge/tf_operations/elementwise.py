@@ -22,7 +22,7 @@ from bridge.tf_operations.operation_graph import Graph
 from xla_call_module.size_polynomials import broadcast, lower_bound
 from xla_call_module.stablehlo.attributes import comparison_direction
 
-__all__ = ["RULES", "native"]
+__all__ = ["RULES", "erf", "native"]
 
 _ACCURACY = ("result_accuracy",)  # a permission to be less precise, of which no use is made
 
@@ -141,6 +141,24 @@ def _sign(graph: Graph, op: Operation) -> Value:
     if not value.is_float:
         return sign
     return nodes.where(graph, do("Greater", do("Abs", value), 0), sign, value)
+
+
+def _round_half_away(graph: Graph, op: Operation) -> Value:
+    (value,) = op.operands
+    is_zero = nodes.elementwise(graph, "Equal", value, 0)
+    return nodes.where(graph, is_zero, value, elementary.round_half_away(graph, op))
+
+
+def erf(graph: Graph, op: Operation) -> Value:
+    """Return the error function, of float64 within the numbers of which TensorFlow has it."""
+    (value,) = op.operands
+    if value.dtype == np.float64:
+        value = nodes.elementwise(graph, "Max", value, -_ERF_IS_ONE)
+        value = nodes.elementwise(graph, "Min", value, _ERF_IS_ONE)
+    return nodes.elementwise(graph, "Erf", value)
+
+
+_ERF_IS_ONE = 6.0  # from where on it is 1 in float64, and minus it -1
 
 
 def _complex(graph: Graph, real: Value, imag: Value) -> Value:
@@ -287,7 +305,7 @@ RULES = {
     "stablehlo.power": Rule(_power, _ACCURACY, expand=False),
     "stablehlo.real": Rule(_real, expand=False),
     "stablehlo.remainder": Rule(_remainder, expand=False),
-    "stablehlo.round_nearest_afz": Rule(elementary.round_half_away, expand=False),
+    "stablehlo.round_nearest_afz": Rule(_round_half_away, expand=False),
     "stablehlo.select": Rule(_select, expand=False),
     "stablehlo.sign": Rule(_sign, expand=False),
     "stablehlo.subtract": Rule(_subtract, expand=False),

@@ -19,12 +19,17 @@ from bridge.tf_operations.operation_graph import Graph
 from bridge.tf_operations.signatures import signature_of
 from savedmodel.tensorflow_graph import FunctionName, GraphFunction, GraphNode, GraphTensor
 from xla_call_module.dtypes import Array, DType, dtype_from_name
+from xla_call_module.size_polynomials import is_static, numbers_of
 
 __all__ = ["FunctionWriter"]
 
 # A constant of no more elements is in each function that needs it, and is no argument of it.
 _MAX_REPEATED = 16
 _STRING = DType("string", 7, "")
+_FLAG, _INT32, _INT64 = (dtype_from_name(n, where="") for n in ("bool", "int32", "int64"))
+_NO_MASKS: Mapping[str, Any] = dict.fromkeys(
+    ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"), 0
+)
 
 
 class FunctionWriter:
@@ -346,7 +351,7 @@ def _if(writer: _NodeWriter, node: Node) -> None:
     }
     attributes = {
         **functions,
-        "Tcond": _dtype(np.dtype(bool)),
+        "Tcond": _FLAG,
         "Tin": [_dtype(dtype) for _, dtype, _ in captured],
         "Tout": [_dtype(writer.graph.dtype_of(name)) for name in node.outputs],
         "output_shapes": [_static(writer.graph.shape_of(name)) for name in node.outputs],
@@ -367,9 +372,8 @@ def _slice(writer: _NodeWriter, node: Node) -> None:
     dtype = _dtype(writer.graph.dtype_of(data))
     is_reversed = given[0] is not None and bool((given[0] == -1).all() and (steps == -1).all())
     if is_reversed and not dtype.name.startswith("float8"):
-        attributes = {"T": dtype, "Tidx": _dtype(np.dtype(np.int64))}
         inputs = [writer.tensor(data), writer.vector(positions)]
-        writer.named(node, "ReverseV2", inputs, attributes, ["output"])
+        writer.named(node, "ReverseV2", inputs, {"T": dtype, "Tidx": _INT64}, ["output"])
         return
     count = max(positions) + 1
     mask = sum(1 << axis for axis in range(count) if axis not in positions)
@@ -382,14 +386,12 @@ def _slice(writer: _NodeWriter, node: Node) -> None:
     if is_reversed:
         mask = (1 << count) - 1
     inputs = [writer.tensor(data), begin, end, writer.vector(strides.tolist())]
-    attributes = {
+    attributes: dict[str, Any] = {
         "T": dtype,
-        "Index": _dtype(np.dtype(np.int64)),
+        "Index": _INT64,
+        **_NO_MASKS,
         "begin_mask": mask,
         "end_mask": mask,
-        "ellipsis_mask": 0,
-        "new_axis_mask": 0,
-        "shrink_axis_mask": 0,
     }
     writer.named(node, "StridedSlice", inputs, attributes, ["output"])
 
@@ -409,18 +411,16 @@ def _along_axes(
 
 
 def _gather(writer: _NodeWriter, vector: str, places: Sequence[int]) -> str:
-    int64, int32 = _dtype(np.dtype(np.int64)), _dtype(np.dtype(np.int32))
     inputs = [vector, writer.vector(places), writer.number(0)]
-    attributes = {"Tparams": int64, "Tindices": int64, "Taxis": int32, "batch_dims": 0}
+    attributes = {"Tparams": _INT64, "Tindices": _INT64, "Taxis": _INT32, "batch_dims": 0}
     return writer.add("GatherV2", "sizes/GatherV2", inputs, "output", attributes)
 
 
 def _shape(writer: _NodeWriter, node: Node) -> None:
     (name,) = node.inputs
     key = f"shape of {name}"
-    int64 = _dtype(np.dtype(np.int64))
     if key not in writer._tensors:
-        attributes = {"T": _dtype(writer.graph.dtype_of(name)), "out_type": int64}
+        attributes = {"T": _dtype(writer.graph.dtype_of(name)), "out_type": _INT64}
         inputs = [writer.tensor(name)]
         writer._tensors[key] = writer.add("Shape", node.name, inputs, "output", attributes)
     whole = writer._tensors[key]
@@ -430,9 +430,7 @@ def _shape(writer: _NodeWriter, node: Node) -> None:
         writer.alias(node, whole)
         return
     inputs = [whole, *(writer.vector([number]) for number in (start, end, 1))]
-    masks = dict.fromkeys(("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask",
-                           "shrink_axis_mask"), 0)  # fmt: skip
-    attributes = {"T": int64, "Index": int64, **masks}
+    attributes = {"T": _INT64, "Index": _INT64, **_NO_MASKS}
     writer.named(node, "StridedSlice", inputs, attributes, ["output"])
 
 
@@ -440,16 +438,16 @@ def _unsqueeze(writer: _NodeWriter, node: Node) -> None:
     data, axes = node.inputs
     positions = writer.graph.initializers[axes].tolist()
     shape = writer.graph.shape_of(node.outputs[0])
-    dtype, int32 = _dtype(writer.graph.dtype_of(data)), _dtype(np.dtype(np.int32))
+    dtype = _dtype(writer.graph.dtype_of(data))
     tensor = writer.tensor(data)
-    if len(positions) > 1 and shape is not None and all(isinstance(dim, int) for dim in shape):
-        inputs = [tensor, writer.vector(list(shape))]
-        attributes = {"T": dtype, "Tshape": _dtype(np.dtype(np.int64))}
+    if len(positions) > 1 and shape is not None and is_static(shape):
+        inputs = [tensor, writer.vector(numbers_of(shape))]
+        attributes = {"T": dtype, "Tshape": _INT64}
         writer.named(node, "Reshape", inputs, attributes, ["output"])
         return
     for axis in sorted(positions):
         inputs = [tensor, writer.number(axis)]
-        tensor = writer.add("ExpandDims", node.name, inputs, "output", {"T": dtype, "Tdim": int32})
+        tensor = writer.add("ExpandDims", node.name, inputs, "output", {"T": dtype, "Tdim": _INT32})
     writer.alias(node, tensor)
 
 
@@ -459,20 +457,19 @@ def _pad(writer: _NodeWriter, node: Node) -> None:
     dtype = writer.graph.dtype_of(data)
     filling = writer.tensor(fillings[0]) if fillings else writer.constant(np.zeros((), dtype))
     known = writer.graph.initializers.get(sizes)
-    int64, int32 = _dtype(np.dtype(np.int64)), _dtype(np.dtype(np.int32))
     if known is not None:
         paddings = writer.constant(
             np.ascontiguousarray(known.reshape(2, -1).T), f"{sizes}/paddings"
         )
     else:
         inputs = [writer.tensor(sizes), writer.vector([2, -1])]
-        attributes = {"T": int64, "Tshape": int64}
+        attributes = {"T": _INT64, "Tshape": _INT64}
         rows = writer.add("Reshape", "paddings/Reshape", inputs, "output", attributes)
         inputs = [rows, writer.constant(np.array([1, 0], np.int32))]
-        attributes = {"T": int64, "Tperm": int32}
+        attributes = {"T": _INT64, "Tperm": _INT32}
         paddings = writer.add("Transpose", "paddings/Transpose", inputs, "y", attributes)
     inputs = [writer.tensor(data), paddings, filling]
-    attributes = {"T": _dtype(dtype), "Tpaddings": int64}
+    attributes = {"T": _dtype(dtype), "Tpaddings": _INT64}
     writer.named(node, "PadV2", inputs, attributes, ["output"])
 
 
@@ -499,8 +496,7 @@ def _gather_elements(writer: _NodeWriter, node: Node) -> None:
     batch = node.attributes["axis"]
     inputs = [*map(writer.tensor, node.inputs), writer.number(batch)]
     data, index = (_dtype(writer.graph.dtype_of(name)) for name in node.inputs)
-    int32 = _dtype(np.dtype(np.int32))
-    attributes = {"Tparams": data, "Tindices": index, "Taxis": int32, "batch_dims": batch}
+    attributes = {"Tparams": data, "Tindices": index, "Taxis": _INT32, "batch_dims": batch}
     writer.named(node, "GatherV2", inputs, attributes, ["output"])
 
 

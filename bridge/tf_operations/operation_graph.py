@@ -281,7 +281,6 @@ def _rewritten_exponent(inputs: Sequence[Value]) -> int | None:
 
 # For each operation the place of the constant that Grappler must not see, if there is one.
 _GUARDS: Mapping[str, Callable[[Sequence[Value]], int | None]] = {
-    "Add": _zero,
     "Div": _inexact_divisor,
     "Mul": _zero,
     "Pow": _rewritten_exponent,
@@ -362,13 +361,23 @@ def _along_last(op_type: str) -> Callable[..., list[Value]]:
         (value,), axis = inputs, attributes["axis"]
         last = value.rank - 1
         if axis == last:
-            return graph._add(op_type, inputs, results, {})
+            (made,) = graph._add(op_type, inputs, results, {})
+            return [made if op_type == "LogSoftmax" else _with_nan(graph, made, value)]
         order = [*(number for number in range(value.rank) if number != axis), axis]
         turned = graph.expand(nodes.transpose(graph, value, order))
         made = graph.node(op_type, [turned], shape=turned.shape, axis=last)
         return [nodes.transpose(graph, made, [order.index(number) for number in range(value.rank)])]
 
     return replace
+
+
+def _with_nan(graph: Graph, softmax: Value, value: Value) -> Value:
+    """Return NaN for rows with NaN or infinity, of which oneDNN's Softmax makes zeros."""
+    axes = graph.vector([value.rank - 1])
+    most = graph.node("ReduceMax", [value, axes], shape=(*value.shape[:-1], 1), keepdims=1)
+    zero = graph.hidden(nodes.constant_like(value, 0))
+    nothing = graph.node("Mul", [most, zero], shape=most.shape)
+    return nodes.elementwise(graph, "Add", softmax, nothing)
 
 
 # What is written in another way, before it is a node.

@@ -130,6 +130,7 @@ _CUSTOM_CALLS: Mapping[str, Rule] = {
 }
 # Those that TensorFlow computes as precisely; all others are computed by their decompositions.
 _COMPOSITES: Mapping[str, Rule] = {
+    "chlo.erf": Rule(elementwise.erf, expand=False),
     "chlo.top_k": Rule(sorting.top_k, expand=False),
     **{
         f"chlo.{name}": Rule(_native(name.capitalize()), expand=False)
@@ -141,7 +142,6 @@ _COMPOSITES: Mapping[str, Rule] = {
             "atan",
             "atanh",
             "cosh",
-            "erf",
             "erfc",
             "sinh",
         )
