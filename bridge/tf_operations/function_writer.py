@@ -8,14 +8,15 @@ graph around them as arguments.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bridge.graphs.tensor_graph import Node, TensorGraph
 from bridge.tf_operations.linear_algebra import PACKED, PackedRead
-from bridge.tf_operations.operation_graph import Graph
+from bridge.tf_operations.liveness import free_names, live_nodes
+from bridge.tf_operations.operation_graph import VARIANT, Graph
 from bridge.tf_operations.signatures import signature_of
 from savedmodel.tensorflow_graph import FunctionName, GraphFunction, GraphNode, GraphTensor
 from xla_call_module.dtypes import Array, DType, dtype_from_name
@@ -25,7 +26,7 @@ __all__ = ["FunctionWriter"]
 
 # A constant of no more elements is in each function that needs it, and is no argument of it.
 _MAX_REPEATED = 16
-_STRING = DType("string", 7, "")
+_STRING, _VARIANT = DType("string", 7, ""), DType("variant", 21, "")
 _FLAG, _INT32, _INT64 = (dtype_from_name(n, where="") for n in ("bool", "int32", "int64"))
 _NO_MASKS: Mapping[str, Any] = dict.fromkeys(
     ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"), 0
@@ -119,37 +120,9 @@ class FunctionWriter:
         return GraphFunction(name, tuple(arguments), tuple(writer.nodes), tuple(ends))
 
 
-def live_nodes(nodes: Sequence[Node], results: Sequence[str]) -> list[Node]:
-    """Return the nodes that some results depend on, in their order."""
-    needed, live = set(results), []
-    for node in reversed(nodes):
-        if not needed.isdisjoint(node.outputs):
-            live.append(node)
-            needed.update(node.inputs)
-            for body in _bodies(node):
-                needed.update(free_names(body))
-    return live[::-1]
-
-
-def free_names(body: TensorGraph) -> Iterator[str]:
-    """Yield the names of all values that a body takes from the graph around it."""
-    results = [result.reference for result in body.results]
-    live = live_nodes(body.nodes, results)
-    inside = {output for node in live for output in node.outputs}
-    inside.update(given.name for given in body.inputs)
-    taken = dict.fromkeys(results)
-    for node in live:
-        taken.update(dict.fromkeys(node.inputs))
-        for inner in _bodies(node):
-            taken.update(dict.fromkeys(free_names(inner)))
-    yield from (name for name in taken if name and name not in inside)
-
-
-def _bodies(node: Node) -> Iterator[Graph]:
-    return (value for value in node.attributes.values() if isinstance(value, Graph))
-
-
 def _dtype(dtype: np.dtype[Any]) -> DType:
+    if dtype == VARIANT:
+        return _VARIANT
     return dtype_from_name(dtype.name, where="a node")
 
 
