@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from bridge.core.operations_option import OPERATIONS
 from xla_call_module.linalg.linalg_option import LINALG
 
 __all__ = [
@@ -152,10 +153,10 @@ SAVE_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "help": "where in the results the new parameters stand, which a call then assigns: 0; "
         "cache=1 for a part of them; train=0 or decode:cache=1 for one of several signatures",
     },
-    "tflite": {
-        "action": "store_true",
-        "help": "write it, for cpu, in operations that TensorFlow's converter to TFLite makes the "
-        "same of",
+    "operations": {
+        "choices": OPERATIONS,
+        "help": "what the file runs: modules that XLA compiles, or TensorFlow's own operations, "
+        f"for servers without XLA; by default {OPERATIONS[0]}",
     },
 }
 # Of a file of parameters, for `export` and `update`.

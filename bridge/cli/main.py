@@ -98,8 +98,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("jax-tf-bridge: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except (InteropError, OSError) as error:
-        print(f"jax-tf-bridge: {_name_options(str(error), options.parser)}", file=sys.stderr)
+        message = f"{error}{_cure_of(error)}"
+        print(f"jax-tf-bridge: {_name_options(message, options.parser)}", file=sys.stderr)
         return _TROUBLE
+
+
+def _cure_of(error: Exception) -> str:
+    """Return what to do about an error of the system, which does not say it."""
+    if isinstance(error, FileNotFoundError):
+        return ". To do: name a file or folder that is there."
+    if isinstance(error, PermissionError):
+        return ". To do: name a place that this user may read and write."
+    return ""
 
 
 @contextlib.contextmanager
@@ -290,6 +300,9 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
         type=float,
         help="measure the first request of each batch size in TensorFlow, for so long at most",
     )
+    parser.add_argument(
+        "--force", action="store_true", help="make a new version although nothing has changed"
+    )
 
 
 def _add_rollback(parser: argparse.ArgumentParser) -> None:
@@ -314,6 +327,7 @@ def _run_publish(options: argparse.Namespace) -> int:
         keep=options.keep,
         name=options.name,
         measure=options.measure,
+        force=options.force,
     )
     _print_published(published, as_json=options.json)
     return 0
@@ -339,7 +353,8 @@ def _add_retarget(parser: argparse.ArgumentParser) -> None:
         "source", metavar="IN", type=expand_home, help="the folder of a SavedModel of any writer"
     )
     parser.add_argument("target", metavar="OUT", type=expand_home, help="the new folder")
-    add_arguments(parser, "tensorflow", "linalg", "platforms", "disabled_checks", "imports")
+    names = ("tensorflow", "linalg", "platforms", "disabled_checks", "operations", "imports")
+    add_arguments(parser, *names)
     parser.add_argument(
         "--gradient-order",
         metavar="N",

@@ -73,7 +73,7 @@ def _of_numbers(function: Callable[..., Any]) -> Callable[[list[Array], _Attribu
     """A function of single numbers, which runtimes may round in another way; in float64."""
 
     def compute(arrays: list[Array], _: _Attributes) -> Any:
-        if any(array.size != 1 for array in arrays):
+        if any(array.size != 1 or array.dtype.kind == "c" for array in arrays):
             return None
         return function(*(array.astype(np.float64) for array in arrays)).astype(arrays[0].dtype)
 
@@ -122,7 +122,7 @@ ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
     "Floor": FUNCTIONS["floor"], "Greater": COMPARISONS["GT"], "GreaterOrEqual": COMPARISONS["GE"],
     "IsInf": np.isinf, "IsNaN": np.isnan, "Less": COMPARISONS["LT"],
     "LessOrEqual": COMPARISONS["LE"], "Mul": FUNCTIONS["multiply"], "Neg": FUNCTIONS["negate"],
-    "Not": FUNCTIONS["not"], "Or": FUNCTIONS["or"], "Reciprocal": np.reciprocal,
+    "Not": FUNCTIONS["not"], "NotEqual": COMPARISONS["NE"], "Or": FUNCTIONS["or"], "Reciprocal": np.reciprocal,
     "Sign": FUNCTIONS["sign"], "Sqrt": FUNCTIONS["sqrt"], "Sub": FUNCTIONS["subtract"],
     "Where": np.where, "Xor": FUNCTIONS["xor"],
 }  # fmt: skip

@@ -118,6 +118,13 @@ def test_a_picture_is_what_its_script_draws(script):
     assert [path for path, text in pictures.items() if path.read_text() != text] == []
 
 
+def test_the_lists_of_names_are_those_of_the_docstrings():
+    """`python docs/list_api.py` writes them."""
+    pages = runpy.run_path(str(ROOT / "docs" / "list_api.py"))["pages"]()
+    assert [path for path, text in pages.items() if path.read_text() != text] == []
+    assert all("| `" in text for text in pages.values())
+
+
 def test_the_figures_of_the_pages_are_those_of_the_benchmarks():
     """`python docs/draw_performance.py` writes them, and the plots."""
     drawn = runpy.run_path(str(ROOT / "docs" / "draw_performance.py"))
