@@ -69,18 +69,15 @@ def _inspect_file(path: Path) -> FileReport:
         from bridge.litert.litert_report import report_of_litert
 
         return report_of_litert(path)
-    from bridge.core.exported_file import MAX_EXPORTED_BYTES, call_of_exported, parse_exported
+    from bridge.exporting.exported_file import call_of_exported
+    from bridge.exporting.source import open_model
     from bridge.inspecting.call_report import report_of_calls
-    from bridge.loading.mlir_files import call_of_file, is_mlir
-    from bridge.sources.boundary_casts import cast_at_boundary
-    from savedmodel.files.model_folder import read_file
+    from xla_call_module.call import CallModule
 
-    content = read_file(path, limit=MAX_EXPORTED_BYTES)
-    if is_mlir(content):
+    exported = open_model(path, stand_ins=True)
+    if isinstance(exported, CallModule):
         # A module does not say for which platforms it was lowered.
-        call = call_of_file(path, content, prepare=cast_at_boundary)
-        return report_of_calls(path, [call], writer="StableHLO", any_platform=True)
-    exported = parse_exported(content, os.fspath(path), stand_ins=True)
+        return report_of_calls(path, [exported], writer="StableHLO", any_platform=True)
     calls = [call_of_exported(exported, carried=True)]
     while exported.has_vjp():
         exported = exported.vjp()

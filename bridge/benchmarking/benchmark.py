@@ -17,7 +17,6 @@ import numpy as np
 
 from bridge.benchmarking.benchmark_report import BenchmarkReport, BenchmarkRow
 from bridge.core._jax import enable_x64
-from bridge.core.exported_file import MAX_EXPORTED_BYTES, parse_exported
 from bridge.core.probes import RANDOM, draw
 from bridge.core.worker_messages import (
     describe_arrays,
@@ -25,6 +24,7 @@ from bridge.core.worker_messages import (
     read_message,
     write_message,
 )
+from bridge.exporting.exported_file import MAX_EXPORTED_BYTES, read_exported
 from bridge.litert.conversion import save_litert
 from bridge.litert.kept_probes import kept_probes
 from bridge.litert.litert_model import bind_signatures
@@ -219,10 +219,7 @@ def _itself(benched: _Benched, _: Path) -> str:
 def _as_savedmodel(benched: _Benched, folder: Path) -> str:
     if os.path.isdir(benched.path):
         return benched.path
-    exported = parse_exported(
-        read_file(benched.path, limit=MAX_EXPORTED_BYTES), benched.path, stand_ins=True
-    )
-    save(exported, folder / "model")
+    save(read_exported(benched.path, stand_ins=True), folder / "model")
     return str(folder / "model")
 
 

@@ -12,18 +12,19 @@ from typing import Any
 import numpy as np
 from jax import export, tree_util
 
-from bridge.core.exported_file import call_of_exported, parse_exported
 from bridge.core.keys import to_logical, to_physical
 from bridge.core.names import input_names, output_names
+from bridge.exporting.exported_file import call_of_exported
+from bridge.exporting.source import default_of, open_model
 from bridge.loading.exported_from_call import exported_from_call
 from bridge.loading.loaded import LoadedSignature
 from bridge.loading.loaded_model import LoadedModel
 from savedmodel.files.folder import PROTO_FILE
-from savedmodel.files.model_folder import newest_version, read_file
+from savedmodel.files.model_folder import newest_version
 from savedmodel.files.remote import is_remote
 from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.read import read
-from xla_call_module.call import TensorSpec
+from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import symbols
 from xla_call_module.dtypes import Array, dtype_from_name
 from xla_call_module.errors import (
@@ -38,7 +39,6 @@ from xla_call_module.stablehlo.refining import accepts_sizes
 
 __all__ = ["Runnable", "open_runnable"]
 
-_MAX_FILE_BYTES = 1 << 32
 _ONNX = ".onnx"
 _LITERT = ".tflite"
 
@@ -92,15 +92,8 @@ def open_runnable(path: str, signature: str | None) -> Runnable:
         raise StructureError(f"{path} is one function. To do: leave out --signature.")
     if path.endswith(_ONNX):
         return _of_onnx(path)
-    from bridge.loading.mlir_files import call_of_file, is_mlir
-    from bridge.sources.boundary_casts import cast_at_boundary
-
-    content = read_file(path, limit=_MAX_FILE_BYTES)
-    if is_mlir(content):
-        return _of_exported(
-            exported_from_call(call_of_file(Path(path), content, prepare=cast_at_boundary))
-        )
-    return _of_exported(parse_exported(content, path, stand_ins=True))
+    opened = open_model(path, stand_ins=True)
+    return _of_exported(exported_from_call(opened) if isinstance(opened, CallModule) else opened)
 
 
 def _model_folder(path: str) -> str:
@@ -111,14 +104,9 @@ def _model_folder(path: str) -> str:
 
 
 def _signature(model: LoadedModel, path: str, key: str | None) -> LoadedSignature:
-    keys = [*model.signatures]
-    if key is None and len(keys) > 1 and DEFAULT_SIGNATURE not in {*keys, *model.others}:
-        raise StructureError(
-            f"Which signature is meant? {path} has {', '.join(keys)}, and no {DEFAULT_SIGNATURE}. "
-            "To do: name one by --signature."
-        )
     if key is None:
-        return model.default
+        return default_of(model)
+    keys = [*model.signatures]
     if key not in {*keys, *model.others}:
         raise StructureError(
             f"{path} has no signature {key!r}. To do: name one of its signatures: "

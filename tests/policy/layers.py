@@ -38,7 +38,8 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "bridge": (
         "core graphs",
         "core_ops lifting",
-        "batching.rowwise calling_tf exporting litert.lowering litert.worker loading onnx.graph",
+        "batching.rowwise calling_tf litert.lowering litert.worker loading onnx.graph",
+        "exporting",
         "chains inspecting",
         "call_tf converting load onnx.arithmetic onnx.loops retarget saving sources verifying",
         "litert",
