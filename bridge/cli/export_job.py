@@ -29,7 +29,6 @@ from bridge.exporting.plain_parameters import with_counters
 from bridge.inspect import inspect
 from bridge.inspecting.report import FileReport
 from bridge.save import save
-from bridge.saving.tflite_options import tflite_platforms
 from savedmodel.files.folder import staged_folder
 from savedmodel.files.remote import is_remote, parse_path
 from savedmodel.manifest import Manifest, hash_file, write_manifest
@@ -109,18 +108,12 @@ def _trace(target: Target, params: Any, request: ExportRequest) -> ExportedModel
             params=params,
             inputs=request.inputs,
             args=None if is_exported else list(request.args),
-            platforms=_platforms(target.value, request),
+            platforms=request.platforms,
             disabled_checks=parse_checks(request.options.get("disabled_checks", ())),
             constraints=request.constraints,
             updates=positions,
         )
     return dataclasses.replace(traced, trainable=_trainable(traced, request.trainable))
-
-
-def _platforms(model: Any, request: ExportRequest) -> Sequence[str] | None:
-    if request.options.get("tflite"):
-        return tflite_platforms(model, request.platforms)
-    return request.platforms
 
 
 def _updates(model: Any, request: ExportRequest) -> Updates | None:
