@@ -35,6 +35,7 @@ from bridge.saving.parameters import check_parameters, check_params_tree, to_con
 from bridge.saving.processes import JaxProcesses, is_multi_process
 from bridge.saving.signature_defaults import with_defaults
 from savedmodel.files.folder import bytes_of, staged_folder
+from savedmodel.files.remote import parse_path
 from savedmodel.manifest import write_manifest
 from savedmodel.model import (
     DEFAULT_SIGNATURE,
@@ -246,6 +247,7 @@ def save(
         the_same: ... bytes, readable from TensorFlow 2.14 on
         serving_default(x: float32[batch,3]) -> output_0: float32[batch,2], for cpu, cuda, tpu
     """
+    parse_path(path)
     options = ChainOptions.parse(
         disabled_checks=disabled_checks,
         linalg=linalg,

@@ -21,6 +21,7 @@ __all__ = [
     "PARAMS_SEPARATOR",
     "SAVE_ARGUMENTS",
     "add_arguments",
+    "add_declared",
     "add_fields",
     "argument",
     "expand_home",
@@ -231,6 +232,14 @@ def add_arguments(parser: argparse.ArgumentParser, *names: str) -> None:
     """Let a command take arguments that are declared here."""
     for name in names:
         _add(parser, name, {**SAVE_ARGUMENTS, **_SHARED}[name])
+
+
+def add_declared(
+    parser: argparse.ArgumentParser, declarations: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Let a command take the arguments that a format declares for itself."""
+    for name, declaration in declarations.items():
+        _add(parser, name, declaration)
 
 
 def read_save_arguments(options: argparse.Namespace) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from bridge.inspect import inspect
 from bridge.inspecting.report import FileReport
 from bridge.save import save
 from savedmodel.files.folder import staged_folder
+from savedmodel.files.remote import is_remote, parse_path
 from savedmodel.manifest import Manifest, hash_file, write_manifest
 from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.checks import parse_checks
@@ -77,7 +78,8 @@ def run_export(
         params = read_params_option(request, folder)
         progress(f"exporting {request.target}")
         traced = _trace(target, params, request)
-        out = request.out if "://" in request.out else folder / request.out
+        out = parse_path(request.out)
+        out = out if is_remote(out) else os.path.join(folder, out)
         with staged_folder(out, overwrite=request.overwrite) as staged:
             progress("saving")
             _save(traced, staged, request)

@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 
+from bridge.core_ops import branches, dots, gathers, scatters, shapes, slicing, windows
 from bridge.core_ops.stablehlo_operation import (
     Emit,
     GraphTarget,
@@ -22,6 +23,7 @@ from bridge.core_ops.stablehlo_operation import (
     Rule,
     identity,
 )
+from bridge.core_ops.windows import dynamic_reduce_window
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.onnx.arithmetic import (
@@ -34,20 +36,19 @@ from bridge.onnx.arithmetic import (
     reductions,
 )
 from bridge.onnx.arithmetic.narrow_operations import emit_narrow, has_narrow_types
-from bridge.onnx.arrays import gathers, scatters, shapes, slicing, sorting
+from bridge.onnx.arrays import sorting
 from bridge.onnx.arrays.sorting import approx_top_k, dynamic_top_k, top_k
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.kernels import dtype_of
 from bridge.onnx.graph.onnx_runtime import has_kernel
 from bridge.onnx.loops import control_flow
-from bridge.onnx.windows import convolutions, dots, windows
-from bridge.onnx.windows.windows import dynamic_reduce_window
+from bridge.onnx.windows import convolutions
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
 __all__ = ["TARGET"]
 
 _FAMILIES = (
-    batch_norms, bits, casts, control_flow, convolutions, division, dots, elementwise,
+    batch_norms, bits, branches, casts, control_flow, convolutions, division, dots, elementwise,
     gathers, random, reductions, scatters, shapes, slicing, sorting, windows,
 )  # fmt: skip
 

@@ -37,10 +37,12 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     "bridge": (
         "core graphs",
-        "core_ops lifting",
+        "core_ops lifting.derivatives",
+        "lifting",
         "batching.rowwise calling_tf exporting litert.lowering litert.worker loading onnx.graph",
         "chains inspecting",
         "call_tf converting load onnx.arithmetic onnx.loops retarget saving sources verifying",
+        "formats",
         "litert",
         "batching convert diff layers meshes onnx.arrays to_jax update verify",
         "jax2tf keras onnx.windows save tf_keras",

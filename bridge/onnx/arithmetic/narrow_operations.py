@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from bridge.core.narrow_types import NarrowFloat, NarrowInteger, NarrowType
+from bridge.core_ops.regions import reducer_of
 from bridge.core_ops.stablehlo_operation import (
     NarrowResults,
     Operation,
@@ -22,7 +23,6 @@ from bridge.core_ops.stablehlo_operation import (
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.onnx.arithmetic.bits import count_up_to, is_negative, join_integers, split_integers
-from bridge.onnx.arithmetic.reductions import reducer_of
 from bridge.onnx.graph.graph_builder import Graph
 from xla_call_module.dtypes import Array
 
