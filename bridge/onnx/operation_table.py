@@ -1,10 +1,11 @@
 """The table of the rules by which operations of StableHLO become operations of ONNX.
 
-What is not in here is refused: complex numbers and FFTs, collectives of several devices, what talks
-to the host, and custom calls of vendors' libraries. Linear algebra has been replaced by other
-operations before (`xla_call_module.passes.linear_algebra`). Integers of few bits and small floats
-go by the same rules, in a wider dtype (`bridge.core.narrow_types`), and what they make is
-fitted (`bridge.onnx.arithmetic.narrow_operations`).
+Complex numbers and Fourier transforms are decomposed before (`DECOMPOSITIONS`). What is not in here
+is refused: collectives of several devices, what talks to the host, and custom calls of vendors'
+libraries. Linear algebra has been replaced by other operations before
+(`xla_call_module.passes.linear_algebra`). Integers of few bits and small floats go by the same
+rules, in a wider dtype (`bridge.core.narrow_types`), and what they make is fitted
+(`bridge.onnx.arithmetic.narrow_operations`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from functools import partial
 
 import numpy as np
 
+from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
+from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS
 from bridge.core_ops.stablehlo_operation import (
     Emit,
     GraphTarget,
@@ -30,6 +33,7 @@ from bridge.onnx.arithmetic import (
     casts,
     division,
     elementwise,
+    fourier,
     random,
     reductions,
 )
@@ -44,7 +48,7 @@ from bridge.onnx.windows import convolutions, dots, windows
 from bridge.onnx.windows.windows import dynamic_reduce_window
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = ["TARGET"]
+__all__ = ["DECOMPOSITIONS", "TARGET"]
 
 _FAMILIES = (
     batch_norms, bits, casts, control_flow, convolutions, division, dots, elementwise,
@@ -127,6 +131,7 @@ _NATIVE = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "erf", "si
 _COMPOSITES: Mapping[str, Rule] = {
     **{f"chlo.{name}": Rule(_native(name.capitalize()), expand=False) for name in _NATIVE},
     "chlo.top_k": Rule(top_k, expand=False),
+    **fourier.COMPOSITES,
 }
 
 _on_one_device = partial(Rule, expand=False, narrow=NarrowResults.KEPT)
@@ -157,6 +162,8 @@ def _emit(rule: Rule, graph: Graph, op: Operation) -> Value | Sequence[Value] | 
     return emit_narrow(rule, graph, op) if has_narrow_types(op) else rule.emit(graph, op)
 
 
+# For operations and elements that ONNX lacks, or of which ONNX Runtime has no exact kernel.
+DECOMPOSITIONS = (FOURIER_AS_PRODUCTS, COMPLEX_AS_PAIRS)
 TARGET = GraphTarget(
     name="ONNX",
     rules=_RULES,

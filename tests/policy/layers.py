@@ -38,6 +38,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "bridge": (
         "core graphs",
         "core_ops lifting",
+        "core_ops.decompositions",
         "batching.rowwise calling_tf exporting litert.lowering litert.worker loading onnx.graph",
         "chains inspecting",
         "call_tf converting load onnx.arithmetic onnx.loops retarget saving sources verifying",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from bridge.core_ops.decompositions import control_flow
 from bridge.lifting import custom_call_primitives
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from bridge.litert.lowering import (
     arithmetic_lowerings,
-    complex_lowerings,
-    control_lowerings,
-    fourier_lowerings,
     indexing_lowerings,
     kernel_lowerings,
     product_lowerings,
@@ -30,23 +28,17 @@ _MOVING = {
     **shape_lowerings.RULES,
     "stablehlo.select": arithmetic_lowerings.RULES["stablehlo.select"],
 }
-# Those that know complex numbers themselves.
-_OF_COMPLEX = {
+_COMPUTING = {
+    **arithmetic_lowerings.RULES,
     **product_lowerings.RULES,
     **reduction_lowerings.RULES,
     **window_lowerings.RULES,
 }
 _RULES = {
     **JAX_TABLE.rules,
-    **{
-        n: LiftingRule(moved(complex_lowerings.with_parts(n, rule.lift)), rule.attributes)
-        for n, rule in arithmetic_lowerings.RULES.items()
-    },
-    **{n: LiftingRule(moved(rule.lift), rule.attributes) for n, rule in _OF_COMPLEX.items()},
+    **{n: LiftingRule(moved(rule.lift), rule.attributes) for n, rule in _COMPUTING.items()},
     **{n: LiftingRule(kept(rule.lift), rule.attributes) for n, rule in _MOVING.items()},
-    **complex_lowerings.RULES,
-    **control_lowerings.RULES,
-    **fourier_lowerings.RULES,
+    **control_flow.RULES,
     **random_lowerings.RULES,
     **{
         n: LiftingRule(moved(kept(rule.lift)), rule.attributes)
@@ -77,7 +69,7 @@ TENSORFLOW_TABLE = dataclasses.replace(
     LITERT_TABLE,
     rules={
         **_RULES,
-        **control_lowerings.RULES_WITHOUT_BRANCHES,
+        **control_flow.RULES_WITHOUT_BRANCHES,
         **{
             name: LiftingRule(moved(kept(rule.lift)), rule.attributes)
             for name, rule in indexing_lowerings.RULES_WITHOUT_SCATTERS.items()

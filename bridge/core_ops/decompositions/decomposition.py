@@ -1,0 +1,151 @@
+"""A decomposition, as a value, and the calls that are decomposed by some of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.core_ops.decompositions.retracing import Boundary, Locations, retrace
+from bridge.lifting.lifting_table import LiftingTable
+from xla_call_module.call import CallModule, TensorSpec, read_artifact_version
+from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.exported import from_exported
+from xla_call_module.stablehlo.modules import open_module, serialize_module, tensor_type, walk
+
+__all__ = ["SAME_ARRAYS", "Decomposed", "Decomposition", "decompose"]
+
+# The boundary of a decomposition that leaves arguments and results as they are.
+SAME_ARRAYS = Boundary(
+    dtype=lambda dtype: dtype,
+    shape=lambda shape, _: tuple(shape),
+    enter=lambda value, _: value,
+    leave=lambda value, _: value,
+    store=lambda array: array,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposition:
+    """Operations or elements of StableHLO that are replaced by other ones.
+
+    Attributes:
+        name: the subject, for messages.
+        table: the rules, which are those of lifting for all that stays as it is.
+        operations: the names of the operations that it replaces.
+        elements: the element types that it replaces, by MLIR's names.
+        needs: the element types that the result may have although the module has none of them.
+        boundary: the form of arguments and results.
+    """
+
+    name: str
+    table: LiftingTable
+    operations: frozenset[str] = frozenset()
+    elements: frozenset[str] = frozenset()
+    needs: frozenset[str] = frozenset()
+    boundary: Boundary = SAME_ARRAYS
+
+    def replaces(self, contents: _Contents) -> bool:
+        """Return whether a module of some contents has what is replaced."""
+        return not (
+            self.operations.isdisjoint(contents.operations)
+            and self.elements.isdisjoint(contents.elements)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """The names of the operations of a module, and the element types of its values."""
+
+    operations: frozenset[str]
+    elements: frozenset[str]
+
+    @classmethod
+    def of(cls, call: CallModule) -> _Contents:
+        """Return those of a call."""
+        with open_module(call.module) as module:
+            operations = list(walk(module))
+            types = {str(value.type) for operation in operations for value in _values(operation)}
+            names = frozenset(operation.name for operation in operations)
+        tensors = (text for text in types if text.startswith("tensor<"))
+        return cls(names, frozenset(tensor_type(text).element for text in tensors))
+
+
+def _values(operation: Any) -> Iterator[Any]:
+    """Yield the results of an operation and the arguments of its blocks."""
+    yield from operation.results
+    for region in operation.regions:
+        for block in region.blocks:
+            yield from block.arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposed:
+    """A call without what some decompositions replace.
+
+    Attributes:
+        call: the call, with the arguments and results of the first one in their forms.
+        boundaries: the forms of each that was applied, the first one first.
+    """
+
+    call: CallModule
+    boundaries: tuple[Boundary, ...]
+
+    def store(self, array: Any) -> Any:
+        """Return an array for an argument of the first call as one for that of this call."""
+        for boundary in self.boundaries:
+            array = boundary.store(array)
+        return array
+
+
+def decompose(call: CallModule, decompositions: Sequence[Decomposition]) -> Decomposed:
+    """Return a call, for one platform, without what some decompositions replace.
+
+    Args:
+        call: the call.
+        decompositions: the decompositions, each of which may leave what a later one replaces.
+
+    Raises:
+        UnsupportedError: an operation that one of them cannot replace; the message has its place.
+    """
+    applied = []
+    contents = _Contents.of(call)
+    for decomposition in decompositions:
+        if decomposition.replaces(contents):
+            call = _apply(call, decomposition)
+            contents = _Contents.of(call)
+            applied.append(decomposition.boundary)
+    return Decomposed(call, tuple(applied))
+
+
+def _apply(call: CallModule, decomposition: Decomposition) -> CallModule:
+    boundary, locations = decomposition.boundary, Locations(decomposition.table.target)
+    table = dataclasses.replace(decomposition.table, around=locations.scope)
+    made = from_exported(
+        retrace(call, table, boundary), disabled_checks=call.disabled_checks, carried=False
+    )
+    with open_module(made.module) as module:
+        locations.restore(module)
+        artifact = serialize_module(module, read_artifact_version(made.module), mixed=True)
+    return dataclasses.replace(
+        call,
+        module=artifact,
+        version=made.version,
+        platforms=made.platforms,
+        args=tuple(_stored(spec, boundary) for spec in call.args),
+        results=tuple(_stored(spec, boundary) for spec in call.results),
+        kept=made.kept,
+        uses_shardy=made.uses_shardy,
+        exported=b"",
+        trees=None,
+    )
+
+
+def _stored(spec: TensorSpec, boundary: Boundary) -> TensorSpec:
+    """Return the spec of the form of an argument or result."""
+    dtype = boundary.dtype(spec.dtype.numpy)
+    shape = None if spec.shape is None else boundary.shape(spec.shape, spec.dtype.numpy)
+    return dataclasses.replace(
+        spec, shape=shape, dtype=dtype_from_name(dtype.name, where=spec.path)
+    )
