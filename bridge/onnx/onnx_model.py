@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from bridge.core_ops.decompositions.decomposition import decompose
+from bridge.core_ops.decompositions.decomposition import custom_calls_of, decompose
 from bridge.core_ops.graph_walk import walk_main
 from bridge.graphs.values import Value
 from bridge.inspecting.tensor_report import TensorReport
@@ -37,7 +37,9 @@ from xla_call_module.stablehlo.modules import open_module
 
 __all__ = ["ONNX", "BareModel", "check_target", "convert", "decomposed", "embedded", "save"]
 
-ONNX = ModelFormat(name="an ONNX model", custom_calls=tuple(TARGET.custom_calls))
+ONNX = ModelFormat(
+    name="an ONNX model", custom_calls=(*TARGET.custom_calls, *custom_calls_of(DECOMPOSITIONS))
+)
 
 # protobuf reads no message of 2 GiB or more; past half of that the weights get a file of their own.
 _MAX_EMBEDDED_BYTES = 1 << 30

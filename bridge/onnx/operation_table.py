@@ -1,10 +1,10 @@
 """The table of the rules by which operations of StableHLO become operations of ONNX.
 
-Complex numbers and Fourier transforms are decomposed before (`DECOMPOSITIONS`). What is not in here
-is refused: collectives of several devices, what talks to the host, and custom calls of vendors'
-libraries. Linear algebra has been replaced by other operations before
-(`xla_call_module.passes.linear_algebra`). Integers of few bits and small floats go by the same
-rules, in a wider dtype (`bridge.core.narrow_types`), and what they make is fitted
+Complex numbers, Fourier transforms, random bits and batch normalizations are decomposed before
+(`DECOMPOSITIONS`). What is not in here is refused: collectives of several devices, what talks to
+the host, and custom calls of vendors' libraries. Linear algebra has been replaced by other
+operations before (`xla_call_module.passes.linear_algebra`). Integers of few bits and small floats
+go by the same rules, in a wider dtype (`bridge.core.narrow_types`), and what they make is fitted
 (`bridge.onnx.arithmetic.narrow_operations`).
 """
 
@@ -15,8 +15,10 @@ from functools import partial
 
 import numpy as np
 
+from bridge.core_ops.decompositions.batch_norms import BATCH_NORMS_AS_SUMS
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
 from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS
+from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
 from bridge.core_ops.stablehlo_operation import (
     Emit,
     GraphTarget,
@@ -28,13 +30,11 @@ from bridge.core_ops.stablehlo_operation import (
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.onnx.arithmetic import (
-    batch_norms,
     bits,
     casts,
     division,
     elementwise,
     fourier,
-    random,
     reductions,
 )
 from bridge.onnx.arithmetic.narrow_operations import emit_narrow, has_narrow_types
@@ -51,8 +51,8 @@ from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 __all__ = ["DECOMPOSITIONS", "TARGET"]
 
 _FAMILIES = (
-    batch_norms, bits, casts, control_flow, convolutions, division, dots, elementwise,
-    gathers, random, reductions, scatters, shapes, slicing, sorting, windows,
+    bits, casts, control_flow, convolutions, division, dots, elementwise,
+    gathers, reductions, scatters, shapes, slicing, sorting, windows,
 )  # fmt: skip
 
 
@@ -163,7 +163,9 @@ def _emit(rule: Rule, graph: Graph, op: Operation) -> Value | Sequence[Value] | 
 
 
 # For operations and elements that ONNX lacks, or of which ONNX Runtime has no exact kernel.
-DECOMPOSITIONS = (FOURIER_AS_PRODUCTS, COMPLEX_AS_PAIRS)
+DECOMPOSITIONS = (
+    RANDOM_BITS_AS_INTEGERS, BATCH_NORMS_AS_SUMS, FOURIER_AS_PRODUCTS, COMPLEX_AS_PAIRS,
+)  # fmt: skip
 TARGET = GraphTarget(
     name="ONNX",
     rules=_RULES,

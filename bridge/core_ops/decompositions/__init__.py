@@ -10,6 +10,8 @@ decomposition.py        the value, and the passes over a call
 retracing.py            a call traced under a table of rules, and exported again
 complex_pairs.py        complex numbers as pairs of arrays; complex_functions.py has the formulas
 fourier_products.py     Fourier transforms as products of matrices
+random_bits.py          the generators of XLA as arithmetic of integers
+batch_norms.py          batch normalizations as sums
 control_flow.py         loops and branches over pairs of arrays
 
 To add a decomposition: a file with its rules, which are those of lifting (`bridge.lifting`) or

@@ -11,18 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bridge.core_ops.decompositions import control_flow, fourier_products
+from bridge.core_ops.decompositions import fourier_products
 from bridge.core_ops.decompositions.complex_functions import (
     FUNCTIONS,
     ComplexParts,
     multiply,
     product,
 )
-from bridge.core_ops.decompositions.decomposition import Decomposition
+from bridge.core_ops.decompositions.decomposition import Decomposition, table_with
 from bridge.core_ops.decompositions.retracing import Boundary
 from bridge.lifting.known_values import LiftedValue, as_array
 from bridge.lifting.lifted_operation import Lift, LiftedOperation, LiftingRule
-from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
+from bridge.lifting.lifting_table import JAX_TABLE
 from bridge.lifting.sorting_primitives import ranks_of
 from xla_call_module.dtypes import Array
 from xla_call_module.stablehlo.attributes import comparison_direction
@@ -274,10 +274,7 @@ def _lift_of_parts(name: str, lift: Lift) -> Lift:
     return _refuse
 
 
-_RULES = {
-    name: _of_complex(rule, _lift_of_parts(name, rule.lift))
-    for name, rule in {**JAX_TABLE.rules, **control_flow.RULES}.items()
-}
+_PLAIN = table_with({}, target="pairs of real and imaginary parts")
 
 
 def _of_real_only(rule: LiftingRule) -> LiftingRule:
@@ -302,17 +299,18 @@ def _leave(value: Any, dtype: np.dtype[Any]) -> Any:
 
 COMPLEX_AS_PAIRS = Decomposition(
     name="complex numbers",
-    table=LiftingTable(
-        rules=_RULES,
-        custom_calls=JAX_TABLE.custom_calls,
+    table=dataclasses.replace(
+        _PLAIN,
+        rules={
+            name: _of_complex(rule, _lift_of_parts(name, rule.lift))
+            for name, rule in _PLAIN.rules.items()
+        },
         composites={
-            **{name: _of_real_only(rule) for name, rule in JAX_TABLE.composites.items()},
+            **{name: _of_real_only(rule) for name, rule in _PLAIN.composites.items()},
             **fourier_products.COMPOSITES,
         },
         operation=_PairedOperation,
-        has_functions=False,
         to_array=_as_parts,
-        target="pairs of real and imaginary parts",
     ),
     elements=frozenset({"complex<f32>", "complex<f64>"}),
     needs=frozenset({"f32", "f64", "i1"}),

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bridge.core_ops.decompositions import control_flow
 from bridge.core_ops.decompositions.retracing import Boundary, Locations, retrace
-from bridge.lifting.lifting_table import LiftingTable
+from bridge.lifting.lifted_operation import LiftingRule
+from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from xla_call_module.call import CallModule, TensorSpec, read_artifact_version
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.exported import from_exported
-from xla_call_module.stablehlo.modules import open_module, serialize_module, tensor_type, walk
+from xla_call_module.stablehlo.modules import (
+    custom_call_target,
+    open_module,
+    serialize_module,
+    tensor_type,
+    walk,
+)
 
-__all__ = ["SAME_ARRAYS", "Decomposed", "Decomposition", "decompose"]
+__all__ = [
+    "SAME_ARRAYS",
+    "Decomposed",
+    "Decomposition",
+    "custom_calls_of",
+    "decompose",
+    "table_with",
+]
 
+_CUSTOM_CALL = "stablehlo.custom_call"
 # The boundary of a decomposition that leaves arguments and results as they are.
 SAME_ARRAYS = Boundary(
     dtype=lambda dtype: dtype,
@@ -26,6 +42,28 @@ SAME_ARRAYS = Boundary(
 )
 
 
+def table_with(
+    rules: Mapping[str, LiftingRule],
+    custom_calls: Mapping[str, LiftingRule] | None = None,
+    *,
+    target: str,
+) -> LiftingTable:
+    """Return the table by which every operation stays as it is but for those of some rules.
+
+    Args:
+        rules: the rules of operations.
+        custom_calls: those of targets of custom calls.
+        target: the name of what they are replaced by, for messages.
+    """
+    return dataclasses.replace(
+        JAX_TABLE,
+        rules={**JAX_TABLE.rules, **control_flow.RULES, **rules},
+        custom_calls={**JAX_TABLE.custom_calls, **(custom_calls or {})},
+        has_functions=False,
+        target=target,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Decomposition:
     """Operations or elements of StableHLO that are replaced by other ones.
@@ -34,6 +72,7 @@ class Decomposition:
         name: the subject, for messages.
         table: the rules, which are those of lifting for all that stays as it is.
         operations: the names of the operations that it replaces.
+        custom_calls: the targets of the custom calls that it replaces.
         elements: the element types that it replaces, by MLIR's names.
         needs: the element types that the result may have although the module has none of them.
         boundary: the form of arguments and results.
@@ -42,6 +81,7 @@ class Decomposition:
     name: str
     table: LiftingTable
     operations: frozenset[str] = frozenset()
+    custom_calls: frozenset[str] = frozenset()
     elements: frozenset[str] = frozenset()
     needs: frozenset[str] = frozenset()
     boundary: Boundary = SAME_ARRAYS
@@ -50,15 +90,17 @@ class Decomposition:
         """Return whether a module of some contents has what is replaced."""
         return not (
             self.operations.isdisjoint(contents.operations)
+            and self.custom_calls.isdisjoint(contents.custom_calls)
             and self.elements.isdisjoint(contents.elements)
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """The names of the operations of a module, and the element types of its values."""
+    """The operations of a module, the targets of its custom calls, and its element types."""
 
     operations: frozenset[str]
+    custom_calls: frozenset[str]
     elements: frozenset[str]
 
     @classmethod
@@ -68,8 +110,11 @@ class _Contents:
             operations = list(walk(module))
             types = {str(value.type) for operation in operations for value in _values(operation)}
             names = frozenset(operation.name for operation in operations)
+            called = frozenset(
+                custom_call_target(one) for one in operations if one.name == _CUSTOM_CALL
+            )
         tensors = (text for text in types if text.startswith("tensor<"))
-        return cls(names, frozenset(tensor_type(text).element for text in tensors))
+        return cls(names, called, frozenset(tensor_type(text).element for text in tensors))
 
 
 def _values(operation: Any) -> Iterator[Any]:
@@ -117,6 +162,11 @@ def decompose(call: CallModule, decompositions: Sequence[Decomposition]) -> Deco
             contents = _Contents.of(call)
             applied.append(decomposition.boundary)
     return Decomposed(call, tuple(applied))
+
+
+def custom_calls_of(decompositions: Sequence[Decomposition]) -> list[str]:
+    """Return the targets of custom calls that some decompositions replace."""
+    return sorted(set().union(*(one.custom_calls for one in decompositions)))
 
 
 def _apply(call: CallModule, decomposition: Decomposition) -> CallModule:

@@ -7,7 +7,6 @@ wrapped in a composite, of which a target with such an operation makes that.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Callable
@@ -18,11 +17,9 @@ import numpy as np
 from jax import lax
 
 from bridge.core._jax import has_symbolic_composites
-from bridge.core_ops.decompositions import control_flow
 from bridge.core_ops.decompositions.complex_functions import ComplexParts
-from bridge.core_ops.decompositions.decomposition import Decomposition
+from bridge.core_ops.decompositions.decomposition import Decomposition, table_with
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
-from bridge.lifting.lifting_table import JAX_TABLE
 from xla_call_module.stablehlo.attributes import Attributes, dictionary
 
 __all__ = ["COMPOSITES", "FOURIER_AS_PRODUCTS", "TRANSFORM", "sign_of"]
@@ -199,14 +196,8 @@ def sign_of(op: Attributes) -> int:
 COMPOSITES = {TRANSFORM: LiftingRule(_again)}
 FOURIER_AS_PRODUCTS = Decomposition(
     name="Fourier transforms",
-    table=dataclasses.replace(
-        JAX_TABLE,
-        rules={
-            **JAX_TABLE.rules,
-            **control_flow.RULES,
-            "stablehlo.fft": LiftingRule(_fft, ("fft_length", "fft_type")),
-        },
-        has_functions=False,
+    table=table_with(
+        {"stablehlo.fft": LiftingRule(_fft, ("fft_length", "fft_type"))},
         target="products of matrices",
     ),
     operations=frozenset({"stablehlo.fft"}),

@@ -14,6 +14,7 @@ from jax import export, lax
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
 from bridge.core_ops.decompositions.decomposition import decompose
 from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS
+from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
 from bridge.core_ops.decompositions.retracing import Boundary, numbered_scope, retrace
 from bridge.lifting.lifting_table import LiftingTable
 from bridge.litert.lowering.lowering_table import LITERT_TABLE
@@ -22,10 +23,10 @@ from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.errors import DtypeError
 from xla_call_module.stablehlo.operation_locations import describe_location
 
-__all__ = ["Places", "lower_call"]
+__all__ = ["DECOMPOSITIONS", "Places", "lower_call"]
 
 # For operations and elements that LiteRT lacks.
-_DECOMPOSITIONS = (FOURIER_AS_PRODUCTS, COMPLEX_AS_PAIRS)
+DECOMPOSITIONS = (RANDOM_BITS_AS_INTEGERS, FOURIER_AS_PRODUCTS, COMPLEX_AS_PAIRS)
 
 
 class Places:
@@ -71,7 +72,7 @@ def lower_call(
     """
     constants = {} if parameters is None else parameters
     _check_dtypes(call, [spec for n, spec in enumerate(call.args) if n not in constants])
-    made = decompose(call, _DECOMPOSITIONS)
+    made = decompose(call, DECOMPOSITIONS)
     return retrace(
         made.call,
         dataclasses.replace(table, around=(places or Places()).scope),

@@ -13,7 +13,6 @@ from bridge.litert.lowering import (
     indexing_lowerings,
     kernel_lowerings,
     product_lowerings,
-    random_lowerings,
     reduction_lowerings,
     shape_lowerings,
     sorting_lowerings,
@@ -39,7 +38,6 @@ _RULES = {
     **{n: LiftingRule(moved(rule.lift), rule.attributes) for n, rule in _COMPUTING.items()},
     **{n: LiftingRule(kept(rule.lift), rule.attributes) for n, rule in _MOVING.items()},
     **control_flow.RULES,
-    **random_lowerings.RULES,
     **{
         n: LiftingRule(moved(kept(rule.lift)), rule.attributes)
         for n, rule in indexing_lowerings.RULES.items()
@@ -50,7 +48,6 @@ LITERT_TABLE = LiftingTable(
     rules=_RULES,
     custom_calls={
         **custom_call_primitives.CUSTOM_CALLS,
-        **random_lowerings.CUSTOM_CALLS,
         **sorting_lowerings.CUSTOM_CALLS,
         # A model runs on one device.
         "Sharding": custom_call_primitives.CUSTOM_CALLS["LayoutConstraint"],
