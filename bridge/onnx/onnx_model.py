@@ -71,12 +71,10 @@ def decomposed(bound: BoundCall) -> BoundCall:
     Raises:
         UnsupportedError: an operation that has no decomposition for them.
     """
-    made = decompose(bound.call, DECOMPOSITIONS)
-    return dataclasses.replace(
-        bound,
-        call=made.call,
-        parameters={n: (name, made.store(array)) for n, (name, array) in bound.parameters.items()},
-    )
+    arrays = {index: array for index, (_, array) in bound.parameters.items()}
+    made = decompose(bound.call, DECOMPOSITIONS, arrays)
+    parameters = {n: (name, made.parameters[n]) for n, (name, _) in bound.parameters.items()}
+    return dataclasses.replace(bound, call=made.call, parameters=parameters)
 
 
 def convert(bound: BoundCall, opset: int | None) -> BareModel:

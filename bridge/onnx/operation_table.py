@@ -1,11 +1,9 @@
 """The table of the rules by which operations of StableHLO become operations of ONNX.
 
-Complex numbers, Fourier transforms, random bits and batch normalizations are decomposed before
-(`DECOMPOSITIONS`). What is not in here is refused: collectives of several devices, what talks to
-the host, and custom calls of vendors' libraries. Linear algebra has been replaced by other
-operations before (`xla_call_module.passes.linear_algebra`). Integers of few bits and small floats
-go by the same rules, in a wider dtype (`bridge.core.narrow_types`), and what they make is fitted
-(`bridge.onnx.arithmetic.narrow_operations`).
+Complex numbers, Fourier transforms, random bits, batch normalizations, and integers of few bits and
+small floats are decomposed before (`DECOMPOSITIONS`). What is not in here is refused: collectives
+of several devices, what talks to the host, and custom calls of vendors' libraries. Linear algebra
+has been replaced by other operations before (`xla_call_module.passes.linear_algebra`).
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ import numpy as np
 from bridge.core_ops.decompositions.batch_norms import BATCH_NORMS_AS_SUMS
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
 from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS
+from bridge.core_ops.decompositions.narrow_types import NARROW_TYPES_IN_WIDER
 from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
 from bridge.core_ops.stablehlo_operation import (
     Emit,
@@ -37,7 +36,6 @@ from bridge.onnx.arithmetic import (
     fourier,
     reductions,
 )
-from bridge.onnx.arithmetic.narrow_operations import emit_narrow, has_narrow_types
 from bridge.onnx.arrays import gathers, scatters, shapes, slicing, sorting
 from bridge.onnx.arrays.sorting import approx_top_k, dynamic_top_k, top_k
 from bridge.onnx.graph.graph_builder import Graph
@@ -158,13 +156,10 @@ _RULES: Mapping[str, Rule] = {
 }
 
 
-def _emit(rule: Rule, graph: Graph, op: Operation) -> Value | Sequence[Value] | None:
-    return emit_narrow(rule, graph, op) if has_narrow_types(op) else rule.emit(graph, op)
-
-
 # For operations and elements that ONNX lacks, or of which ONNX Runtime has no exact kernel.
 DECOMPOSITIONS = (
     RANDOM_BITS_AS_INTEGERS, BATCH_NORMS_AS_SUMS, FOURIER_AS_PRODUCTS, COMPLEX_AS_PAIRS,
+    NARROW_TYPES_IN_WIDER,
 )  # fmt: skip
 TARGET = GraphTarget(
     name="ONNX",
@@ -172,5 +167,4 @@ TARGET = GraphTarget(
     custom_calls=_CUSTOM_CALLS,
     composites=_COMPOSITES,
     dtype_of=dtype_of,
-    emit=_emit,
 )

@@ -12,7 +12,7 @@ from bridge.core_ops.decompositions.retracing import Boundary, Locations, retrac
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from xla_call_module.call import CallModule, TensorSpec, read_artifact_version
-from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.dtypes import Array, dtype_from_name
 from xla_call_module.exported import from_exported
 from xla_call_module.stablehlo.modules import (
     custom_call_target,
@@ -76,6 +76,7 @@ class Decomposition:
         elements: the element types that it replaces, by MLIR's names.
         needs: the element types that the result may have although the module has none of them.
         boundary: the form of arguments and results.
+        is_wide: whether the rules compute with dtypes of 64 bits.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Decomposition:
     elements: frozenset[str] = frozenset()
     needs: frozenset[str] = frozenset()
     boundary: Boundary = SAME_ARRAYS
+    is_wide: bool = False
 
     def replaces(self, contents: _Contents) -> bool:
         """Return whether a module of some contents has what is replaced."""
@@ -131,37 +133,39 @@ class Decomposed:
 
     Attributes:
         call: the call, with the arguments and results of the first one in their forms.
-        boundaries: the forms of each that was applied, the first one first.
+        parameters: the arrays of arguments that are parameters, in their forms.
+        applied: the decompositions that replaced something, the first one first.
     """
 
     call: CallModule
-    boundaries: tuple[Boundary, ...]
-
-    def store(self, array: Any) -> Any:
-        """Return an array for an argument of the first call as one for that of this call."""
-        for boundary in self.boundaries:
-            array = boundary.store(array)
-        return array
+    parameters: Mapping[int, Array]
+    applied: tuple[Decomposition, ...]
 
 
-def decompose(call: CallModule, decompositions: Sequence[Decomposition]) -> Decomposed:
+def decompose(
+    call: CallModule,
+    decompositions: Sequence[Decomposition],
+    parameters: Mapping[int, Array] | None = None,
+) -> Decomposed:
     """Return a call, for one platform, without what some decompositions replace.
 
     Args:
         call: the call.
         decompositions: the decompositions, each of which may leave what a later one replaces.
+        parameters: the arrays of arguments that are parameters, by their index.
 
     Raises:
         UnsupportedError: an operation that one of them cannot replace; the message has its place.
     """
-    applied = []
-    contents = _Contents.of(call)
+    arrays = dict(parameters or {})
+    applied, contents = [], _Contents.of(call)
     for decomposition in decompositions:
         if decomposition.replaces(contents):
-            call = _apply(call, decomposition)
+            call = _apply(call, decomposition, arrays)
+            arrays = {n: decomposition.boundary.store(array) for n, array in arrays.items()}
+            applied.append(decomposition)
             contents = _Contents.of(call)
-            applied.append(decomposition.boundary)
-    return Decomposed(call, tuple(applied))
+    return Decomposed(call, arrays, tuple(applied))
 
 
 def custom_calls_of(decompositions: Sequence[Decomposition]) -> list[str]:
@@ -169,12 +173,13 @@ def custom_calls_of(decompositions: Sequence[Decomposition]) -> list[str]:
     return sorted(set().union(*(one.custom_calls for one in decompositions)))
 
 
-def _apply(call: CallModule, decomposition: Decomposition) -> CallModule:
+def _apply(
+    call: CallModule, decomposition: Decomposition, parameters: Mapping[int, Array]
+) -> CallModule:
     boundary, locations = decomposition.boundary, Locations(decomposition.table.target)
     table = dataclasses.replace(decomposition.table, around=locations.scope)
-    made = from_exported(
-        retrace(call, table, boundary), disabled_checks=call.disabled_checks, carried=False
-    )
+    exported = retrace(call, table, boundary, parameters=parameters, is_wide=decomposition.is_wide)
+    made = from_exported(exported, disabled_checks=call.disabled_checks, carried=False)
     with open_module(made.module) as module:
         locations.restore(module)
         artifact = serialize_module(module, read_artifact_version(made.module), mixed=True)

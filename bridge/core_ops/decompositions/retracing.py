@@ -12,14 +12,15 @@ import jax
 import numpy as np
 from jax import export
 
-from bridge.core._jax import tracing_error_kind
+from bridge.core._jax import enable_x64, tracing_error_kind
 from bridge.core.narrowing import x64_if_needed
+from bridge.lifting.known_values import Dimension, StructuredArray
 from bridge.lifting.lifted_function import dtypes_of
 from bridge.lifting.lifting_table import LiftingTable
 from bridge.lifting.module_lifting import walk_module
 from xla_call_module._jax import ir, move_operation
 from xla_call_module.analyses.constraints import constraints_of
-from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.call import CallModule
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import UnsupportedError
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
@@ -27,7 +28,7 @@ from xla_call_module.stablehlo.modules import open_module, walk
 from xla_call_module.stablehlo.operation_locations import describe_location
 from xla_call_module.symbolic_shapes import limited_steps, parse_shape
 
-__all__ = ["Boundary", "Locations", "numbered_scope", "retrace"]
+__all__ = ["Boundary", "Locations", "ParameterArray", "numbered_scope", "retrace"]
 
 _NUMBER = re.compile(r"@(\d+)")
 
@@ -51,11 +52,36 @@ class Boundary:
     store: Callable[[Array], Array]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ParameterArray(StructuredArray):
+    """An argument whose elements are those of a parameter.
+
+    Attributes:
+        traced: the argument as JAX traces it.
+        elements: the elements.
+    """
+
+    traced: Any
+    elements: Array
+
+    @property
+    def shape(self) -> tuple[Dimension, ...]:
+        """The shape."""
+        return tuple(self.elements.shape)
+
+    def array(self) -> Any:
+        """Return the argument."""
+        return self.traced
+
+
 def retrace(
     call: CallModule,
     table: LiftingTable,
     boundary: Boundary,
-    parameters: Mapping[int, Any] | None = None,
+    constants: Mapping[int, Any] | None = None,
+    *,
+    parameters: Mapping[int, Array] | None = None,
+    is_wide: bool = False,
 ) -> export.Exported:
     """Return a call, for one platform, of what a table of rules makes of its operations.
 
@@ -63,17 +89,18 @@ def retrace(
         call: the call.
         table: the rules.
         boundary: the form of the arguments and results.
-        parameters: the arrays of arguments that become constants, by their index.
+        constants: the arrays of arguments that become constants, by their index.
+        parameters: the elements of arguments that stay arguments, by their index.
+        is_wide: whether the rules compute with dtypes of 64 bits.
     """
-    known = {} if parameters is None else parameters
-    free = [spec for index, spec in enumerate(call.args) if index not in known]
+    fixed, known = constants or {}, parameters or {}
+    free = [index for index in range(len(call.args)) if index not in fixed]
 
     def retraced(*operands: Any) -> list[Any]:
-        passed = iter(operands)
-        arguments = [
-            known[index] if index in known else boundary.enter(next(passed), spec.dtype.numpy)
-            for index, spec in enumerate(call.args)
-        ]
+        arguments = dict(fixed)
+        for index, operand in zip(free, operands, strict=True):
+            value = boundary.enter(operand, call.args[index].dtype.numpy)
+            arguments[index] = ParameterArray(value, known[index]) if index in known else value
         with open_module(call.module) as module:
             compose_custom_calls(module)
             results = walk_module(module, [arguments[n] for n in call.kept], table=table)
@@ -81,18 +108,21 @@ def retrace(
         return [boundary.leave(one, dtype) for one, dtype in zip(results, dtypes, strict=True)]
 
     with open_module(call.module) as module:
-        dtypes = dtypes_of(module)
+        dtypes = enable_x64() if is_wide else dtypes_of(module)
     with x64_if_needed(spec.dtype.name for spec in (*call.args, *call.results)), dtypes:
         return export.export(jax.jit(retraced, keep_unused=True), platforms=[call.platforms[0]])(
-            *_avals_of(free, boundary, [str(one) for one in constraints_of(call)])
+            *_avals_of(
+                [call.args[n] for n in free], boundary, [str(one) for one in constraints_of(call)]
+            )
         )
 
 
 def _avals_of(
-    specs: Sequence[TensorSpec], boundary: Boundary, constraints: Sequence[str]
+    call: CallModule, free: Sequence[int], boundary: Boundary
 ) -> list[jax.ShapeDtypeStruct]:
     """Return the arguments, whose sizes may be symbolic."""
-    scope = export.SymbolicScope(constraints)
+    scope = export.SymbolicScope([str(one) for one in constraints_of(call)])
+    specs = [call.args[index] for index in free]
     with limited_steps("to read the shapes of a call"):
         return [
             jax.ShapeDtypeStruct(

@@ -72,12 +72,12 @@ def lower_call(
     """
     constants = {} if parameters is None else parameters
     _check_dtypes(call, [spec for n, spec in enumerate(call.args) if n not in constants])
-    made = decompose(call, DECOMPOSITIONS)
+    made = decompose(call, DECOMPOSITIONS, constants)
     return retrace(
         made.call,
         dataclasses.replace(table, around=(places or Places()).scope),
         _BOUNDARY,
-        {index: made.store(array) for index, array in constants.items()},
+        made.parameters,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Region, Rule
+from bridge.core_ops.stablehlo_operation import Operation, Region, Rule
 from bridge.graphs import layouts, nodes
 from bridge.graphs.values import Value, constant_array, of_array
 from bridge.onnx.arithmetic.fusions import Reduction
@@ -335,7 +335,5 @@ def _combine_neighbours(
 
 
 RULES = {
-    "stablehlo.reduce": Rule(
-        _reduce, ("dimensions",), expand=False, narrow=NarrowResults.CONVERTED_SUMS
-    ),
+    "stablehlo.reduce": Rule(_reduce, ("dimensions",), expand=False),
 }

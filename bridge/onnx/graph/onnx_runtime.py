@@ -113,7 +113,7 @@ DEVIATIONS = (
     Deviation(
         "Where",
         "0 for a -0 that is taken where the condition holds",
-        "arithmetic.elementwise arithmetic.narrow_operations graph.graph_builder",
+        "arithmetic.elementwise graph.graph_builder",
     ),
     Deviation("Sigmoid", "0 below -18, so that its logarithm is -inf", "arithmetic.elementwise"),
     Deviation("Gelu", "an error relative to the operand, not to the result", "arithmetic.fusions"),

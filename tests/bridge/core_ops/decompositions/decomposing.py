@@ -16,7 +16,7 @@ from xla_call_module.call import CallModule
 from xla_call_module.exported import from_exported
 from xla_call_module.stablehlo.modules import open_module, tensor_type, walk
 
-__all__ = ["check", "contents", "decomposed"]
+__all__ = ["check", "contents", "decomposed", "stored"]
 
 
 def contents(call: CallModule) -> tuple[set[str], set[str]]:
@@ -52,8 +52,16 @@ def decomposed(
         assert not elements & one.elements
         allowed -= one.elements
     assert elements <= allowed
-    assert len(made.boundaries) == len(decompositions)
+    assert list(made.applied) == list(decompositions)
     return made
+
+
+def stored(made: Decomposed, array: Any) -> Any:
+    """Return an array for an argument or result of a function in the form of the decomposed one."""
+    array = np.asarray(array)
+    for one in made.applied:
+        array = one.boundary.store(array)
+    return array
 
 
 def check(
@@ -74,8 +82,8 @@ def check(
     """
     with enable_x64(wide):
         made = decomposed(function, arrays, *by)
-        found = exported_from_call(made.call).call(*map(made.store, map(np.asarray, arrays)))
-        expected = [made.store(np.asarray(x)) for x in jax.tree.leaves(jax.jit(function)(*arrays))]
+        found = exported_from_call(made.call).call(*(stored(made, x) for x in arrays))
+        expected = [stored(made, x) for x in jax.tree.leaves(jax.jit(function)(*arrays))]
     for one, other in zip(found, expected, strict=True):
         _assert_close(np.asarray(one), other, rtol)
     return made

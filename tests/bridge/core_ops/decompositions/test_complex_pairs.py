@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
-from tests.bridge.core_ops.decompositions.decomposing import check, decomposed
+from tests.bridge.core_ops.decompositions.decomposing import check, decomposed, stored
 from xla_call_module.errors import UnsupportedError
 
 PAIRS = [COMPLEX_AS_PAIRS]
@@ -94,7 +94,7 @@ def test_arguments_and_results_are_pairs_of_symbolic_sizes():
     )
     assert [str(spec) for spec in made.call.args] == ["float32[b,3,2]", "float32[3]"]
     assert [str(spec) for spec in made.call.results] == ["float32[b,3,2]", "float32[b,3]"]
-    np.testing.assert_array_equal(made.store(np.array([1 + 2j])), [[1, 2]])
+    np.testing.assert_array_equal(stored(made, [1 + 2j]), [[1, 2]])
 
 
 def test_what_stays_is_as_it_was():

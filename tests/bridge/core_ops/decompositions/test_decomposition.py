@@ -30,4 +30,6 @@ def test_one_leaves_what_the_next_one_replaces():
 
 def test_only_what_is_there_is_applied():
     call = from_exported(export.export(jax.jit(jnp.exp))(np.ones(2, np.complex64)), carried=False)
-    assert decompose(call, BOTH).boundaries == (COMPLEX_AS_PAIRS.boundary,)
+    made = decompose(call, BOTH, {0: np.array([1 + 2j, 3])})
+    assert made.applied == (COMPLEX_AS_PAIRS,)
+    np.testing.assert_array_equal(made.parameters[0], [[1, 2], [3, 0]])
