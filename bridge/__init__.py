@@ -95,5 +95,6 @@ _HOMES = {
     "verify": "bridge.verify",
 }
 _DISTRIBUTION = "jax-tf-bridge"
+_INSTEAD = {"export": "bridge.save"}
 _MODULES = ("beam", "jax2tf", "keras", "meshes", "serving", "testing", "tf_keras")
 load_lazily(__name__)

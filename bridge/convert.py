@@ -11,6 +11,7 @@ from jax import export
 from bridge.chains.orders import ChainOptions
 from bridge.converting.signature import Defaults, adopt_metadata, read_defaults, signature_of
 from bridge.core.backend import require_tensorflow
+from bridge.core.operations_option import XLA
 from bridge.core.updates import Updates, parse_updates
 from bridge.exporting.specifications import parse_constraints, specify
 from xla_call_module.errors import ArgumentError, StructureError, remedy_for
@@ -40,6 +41,7 @@ def convert(
     linalg: str = "portable",
     variables: Any = None,
     updates: Updates | None = None,
+    operations: str = XLA,
 ) -> Callable[..., Any]:
     """Return a TensorFlow callable that computes what `fun` computes.
 
@@ -78,6 +80,9 @@ def convert(
             takes the others.
         updates: where the new values of the variables stand in what `fun` returns, as for
             `bridge.save`: each call assigns them, and returns the rest.
+        operations: `"xla"`, one operation that XLA compiles; or `"tensorflow"`, a function of
+            TensorFlow's own operations, which runs without XLA and for every size at once, with
+            JAX's gradients all the same. `tf.saved_model.save` writes what the function is.
 
     Returns:
         A callable. Typed PRNG keys cross as their key data (uint32); 64-bit tensors as the 32-bit
@@ -111,6 +116,7 @@ def convert(
         linalg=linalg,
         residuals=residuals,
         hoist_constants=hoist_constants,
+        operations=operations,
     )
     options = GradientOptions(passes, with_gradient=with_gradient, order_in_file=gradient_order)
     source: CallSource

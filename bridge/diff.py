@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bridge.inspecting.diff_weights import WeightDifference, diff_weights
+from bridge.inspecting.diff_weights import NOTHING, WeightDifference, diff_weights
 from bridge.inspecting.order_report import OrderReport
 from bridge.inspecting.report import FileReport, SignatureReport, report_of
 from bridge.inspecting.tensor_report import TensorReport
@@ -44,6 +44,10 @@ class Difference:
     where: str
     first: str
     second: str
+
+    def __str__(self) -> str:
+        """Return one line."""
+        return f"{self.where}: {self.first or NOTHING} -> {self.second or NOTHING}"
 
 
 @dataclass(frozen=True, slots=True)

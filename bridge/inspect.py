@@ -6,10 +6,8 @@ The modules behind it are imported by the call, so that `import bridge` stays qu
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xla_call_module.errors import refusing_damage
 from xla_call_module.tracebacks import api_boundary
 
 if TYPE_CHECKING:
@@ -49,54 +47,6 @@ def inspect(path: str | os.PathLike[str] | ModelFolder) -> FileReport:
         >>> bridge.inspect("sine.bin").signatures[0].gradient_order
         1
     """
-    from savedmodel.files.folder import PROTO_FILE
-    from savedmodel.files.model_folder import read_one_version
+    from bridge.formats.format_registry import format_of
 
-    if isinstance(path, str | os.PathLike):
-        file = Path(path)
-        # What has no content is none of the files, and is refused as no folder.
-        if file.is_file() and file.name != PROTO_FILE and file.stat().st_size:
-            return _inspect_file(file)
-    return read_one_version(path, _inspect)
-
-
-def _inspect_file(path: Path) -> FileReport:
-    if path.suffix == ".onnx":
-        from bridge.onnx.onnx_report import report_of_onnx
-
-        return report_of_onnx(path)
-    if path.suffix == ".tflite":
-        from bridge.litert.litert_report import report_of_litert
-
-        return report_of_litert(path)
-    from bridge.core.exported_file import MAX_EXPORTED_BYTES, call_of_exported, parse_exported
-    from bridge.inspecting.call_report import report_of_calls
-    from bridge.loading.mlir_files import call_of_file, is_mlir
-    from bridge.sources.boundary_casts import cast_at_boundary
-    from savedmodel.files.model_folder import read_file
-
-    content = read_file(path, limit=MAX_EXPORTED_BYTES)
-    if is_mlir(content):
-        # A module does not say for which platforms it was lowered.
-        call = call_of_file(path, content, prepare=cast_at_boundary)
-        return report_of_calls(path, [call], writer="StableHLO", any_platform=True)
-    exported = parse_exported(content, os.fspath(path), stand_ins=True)
-    calls = [call_of_exported(exported, carried=True)]
-    while exported.has_vjp():
-        exported = exported.vjp()
-        calls.append(call_of_exported(exported, carried=True))
-    return report_of_calls(path, calls, writer="jax.export")
-
-
-def _inspect(folder: ModelFolder) -> FileReport:
-    from bridge.inspecting.report import report_of, report_of_plain
-    from savedmodel.decode.functions import NoModuleError
-    from savedmodel.read import read
-    from xla_call_module.errors import DtypeError, StructureError
-
-    with refusing_damage(str(folder.path)):
-        try:
-            model = read(folder)
-        except (NoModuleError, StructureError, DtypeError):
-            return report_of_plain(folder)
-        return report_of(model, folder)
+    return format_of(path).inspect(path)

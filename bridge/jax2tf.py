@@ -16,7 +16,14 @@ from typing import Any, Final
 
 import jax
 import numpy as np
-import tensorflow as tf
+
+from xla_call_module.errors import MissingDependencyError
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise MissingDependencyError.of("bridge.jax2tf", "TensorFlow", extra="tensorflow") from error
+
 from jax import export, tree_util
 from jax.export import DisabledSafetyCheck
 

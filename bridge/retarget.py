@@ -12,11 +12,14 @@ from jax import export
 
 from bridge.chains.lifted_export import export_for_platforms
 from bridge.chains.orders import check_order
+from bridge.chains.plain_operations import lower_written
 from bridge.core._jax import cut_vjp, replace_vjp
+from bridge.core.operations_option import parse_operations
 from bridge.inspecting.wording import counted, printable
 from bridge.inspecting.written_file import WrittenFile, facts_of
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.rewrite import rewrite_nodes
+from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck, parse_checks
 from xla_call_module.errors import InteropError, StructureError, remedy_for
@@ -25,7 +28,7 @@ from xla_call_module.linalg.linalg_option import parse_linalg
 from xla_call_module.passes.pipeline import Artifact, Target, prepare
 from xla_call_module.platforms import parse_platforms
 from xla_call_module.tracebacks import api_boundary
-from xla_call_module.versions import NEWEST, Release, parse_release
+from xla_call_module.versions import NEWEST, OLDEST, Release, parse_release
 
 __all__ = ["RetargetReport", "retarget"]
 
@@ -71,6 +74,7 @@ def retarget(
     linalg: str = "portable",
     gradient_order: int | None = None,
     lift: bool = False,
+    operations: str | None = None,
     overwrite: bool = False,
 ) -> RetargetReport: ...
 
@@ -86,6 +90,7 @@ def retarget(
     linalg: str = "portable",
     gradient_order: int | None = None,
     lift: bool = False,
+    operations: str | None = None,
     overwrite: bool = False,
 ) -> export.Exported | RetargetReport:
     """Rewrite a computation, and its VJPs of every order, so that an older TensorFlow reads it.
@@ -116,6 +121,8 @@ def retarget(
             that `tensorflow`, by default the newest known release, reads. Each version is promised
             to be readable for five years, of which `bridge.inspect` says the end; older TensorFlow
             releases do not read the new file.
+        operations: for a SavedModel, `"tensorflow"` to run TensorFlow's own operations in the place
+            of modules, `"xla"` for the modules again; None leaves what the file runs.
         overwrite: whether a SavedModel at `to` is replaced; it may be the old folder.
 
     Returns:
@@ -167,14 +174,20 @@ def retarget(
         )
         checks = None if disabled_checks is None else parse_checks(disabled_checks)
         return _retarget_file(
-            exported, to, target, checks=checks, gradient_order=gradient_order, overwrite=overwrite
+            exported,
+            to,
+            target,
+            checks=checks,
+            gradient_order=gradient_order,
+            plain=None if operations is None else parse_operations(operations),
+            overwrite=overwrite,
         )
     if not isinstance(exported, export.Exported):
         raise StructureError(
             f"Expected a jax.export.Exported, got {type(exported).__name__}. "
             f"{remedy_for(exported, otherwise='pass one, or the folder of a SavedModel')}"
         )
-    given = (to, disabled_checks)
+    given = (to, disabled_checks, operations)
     is_changed = tensorflow is not None or platforms is not None
     if not is_changed or lift or any(option is not None for option in given):
         raise StructureError(
@@ -230,15 +243,17 @@ def _retarget_file(
     *,
     checks: tuple[DisabledCheck, ...] | None,
     gradient_order: int | None,
+    plain: bool | None,
     overwrite: bool,
 ) -> RetargetReport:
     def rewrite(folder: ModelFolder) -> RetargetReport:
-        change = _Change(target, checks)
+        change = _Change(target, checks, plain)
         facts: dict[str, Any] = {}
         nodes = rewrite_nodes(
             folder,
             path,
             change.apply,
+            operations=change.lower,
             metadata=change.metadata,
             gradient_order=gradient_order,
             written=lambda new: facts.update(facts_of(new)),
@@ -258,13 +273,16 @@ class _Change:
     Attributes:
         target: the consumer of the calls.
         checks: the disabled safety checks; None for those that each call has.
+        plain: whether TensorFlow's own operations run in the place of the calls; None for those
+            where they do already.
         releases: for each call the oldest release that runs it now; None where none does.
         modules: the number of calls that return something.
     """
 
     target: Target
     checks: tuple[DisabledCheck, ...] | None
-    releases: list[Release | None] = dataclasses.field(default_factory=list)
+    plain: bool | None
+    releases: dict[CallModule, Release | None] = dataclasses.field(default_factory=dict)
     modules: int = 0
 
     def apply(self, call: CallModule) -> CallModule:
@@ -272,12 +290,19 @@ class _Change:
         (call,) = prepared.calls
         if self.checks is not None:
             call = dataclasses.replace(call, disabled_checks=self.checks)
-        self.releases += prepared.releases
+        (self.releases[call],) = prepared.releases
         self.modules += bool(call.results)
         return call
 
+    def lower(self, call: CallModule, order: int, function: str) -> TensorFlowGraph | None:
+        """Return the graph that is to run in the place of a changed call; None for its module."""
+        if not (function if self.plain is None else self.plain):
+            return None
+        self.releases[call] = OLDEST
+        return lower_written(call, order=order)
+
     def metadata(self) -> Mapping[str, Any]:
-        known = [release for release in self.releases if release is not None]
+        known = [release for release in self.releases.values() if release is not None]
         if len(known) < len(self.releases):
             return {}
         return {"tensorflow": max(known, key=lambda release: release.tensorflow).name}

@@ -17,6 +17,7 @@ from bridge.chains.orders import ChainOptions
 from bridge.chains.vjp_chain import build_chain
 from bridge.core.explaining import refusing_unsortable_keys
 from bridge.core.names import Names, input_names, names_of_signature, output_names, parameter_names
+from bridge.core.operations_option import XLA
 from bridge.core.progress import progress_bar
 from bridge.core.trees import to_structure
 from bridge.core.updates import (
@@ -33,8 +34,8 @@ from bridge.inspecting.written_file import WrittenFile, signatures_of
 from bridge.saving.parameters import check_parameters, check_params_tree, to_constants, to_variables
 from bridge.saving.processes import JaxProcesses, is_multi_process
 from bridge.saving.signature_defaults import with_defaults
-from bridge.saving.tflite_options import check_tflite_options, check_tflite_params, tflite_platforms
 from savedmodel.files.folder import bytes_of, staged_folder
+from savedmodel.files.remote import parse_path
 from savedmodel.manifest import write_manifest
 from savedmodel.model import (
     DEFAULT_SIGNATURE,
@@ -49,6 +50,7 @@ from savedmodel.model import (
     Variable,
 )
 from savedmodel.protos.structures import NONE, Branch, Structure, as_tuple, leaves
+from savedmodel.tensorflow_graph import TensorFlowGraph
 from savedmodel.write import MAX_PROTO_BYTES, write, write_together
 from xla_call_module.errors import ShardingError, StructureError, naming
 from xla_call_module.exported import Check
@@ -56,6 +58,7 @@ from xla_call_module.passes.asserting import with_names
 from xla_call_module.passes.constants import HOISTED_FROM, largest_constants
 from xla_call_module.passes.pipeline import Prepared
 from xla_call_module.tracebacks import api_boundary
+from xla_call_module.versions import OLDEST
 
 __all__ = ["SaveOptions", "save"]
 
@@ -84,7 +87,7 @@ class SaveOptions(TypedDict, total=False):
     manifest: bool
     batch_buckets: Buckets | None
     updates: Updates | None
-    tflite: bool
+    operations: str
 
 
 @api_boundary
@@ -110,7 +113,7 @@ def save(
     batch_buckets: Buckets | None = None,
     defaults: Mapping[str, Any] | None = None,
     updates: Updates | None = None,
-    tflite: bool = False,
+    operations: str = XLA,
 ) -> WrittenFile:
     """Write a SavedModel that every TensorFlow loader reads. TensorFlow need not be installed.
 
@@ -198,11 +201,11 @@ def save(
             `updated`, which is true. A call is atomic: XLA compiles it as a whole, and TensorFlow
             locks the variables meanwhile, so that of two requests at the same time neither sees
             half a state or loses a step. Numbers among the parameters become arrays.
-        tflite: whether each function is written, for CPUs alone, in operations of which the
-            converter in TensorFlow (`tf.lite.TFLiteConverter.from_saved_model`) makes a TFLite
-            model that computes the same; what it would make something else of is refused. In
-            TensorFlow and JAX the file computes the same as without, maybe slower; its gradients
-            are those of the function. `bridge.save_litert` needs no TensorFlow.
+        operations: what the file runs: `"xla"`, the module, which XLA compiles; or `"tensorflow"`,
+            TensorFlow's own operations, for servers and converters without XLA, and for batches of
+            every size at once. JAX reads the same from both, and the gradients are JAX's in both.
+            A mutex of the process makes the calls of `updates` atomic then, `tensorflow` changes
+            nothing, and what differs from platform to platform is that of the CPU.
 
     On a terminal, a bar shows how far it is when it takes longer than two seconds.
 
@@ -220,8 +223,8 @@ def save(
         DtypeError: a dtype that TensorFlow cannot carry, with its pytree path; or that it does not
             read in slices, where several processes hold the array.
         VersionError: an operation that the wanted TensorFlow does not have, with its source line.
-        UnsupportedError: an operation that does not become TFLite rightly, with its source line,
-            where `tflite` is on.
+        UnsupportedError: what TensorFlow's own operations do not compute, with its source line,
+            where `operations` asks for them.
         OSError: a file cannot be written; an older folder is untouched.
 
     Warns:
@@ -244,15 +247,19 @@ def save(
         the_same: ... bytes, readable from TensorFlow 2.14 on
         serving_default(x: float32[batch,3]) -> output_0: float32[batch,2], for cpu, cuda, tpu
     """
+    parse_path(path)
     options = ChainOptions.parse(
         disabled_checks=disabled_checks,
         linalg=linalg,
         residuals=residuals,
         hoist_constants=hoist_constants,
+        operations=operations,
     )
-    if tflite:
-        check_tflite_options(residuals=residuals, updates=updates)
-        platforms = tflite_platforms(model, platforms)
+    if options.plain_operations and batch_buckets is not None:
+        raise StructureError(
+            "batch_buckets are the sizes that XLA compiles programs for, and TensorFlow's own "
+            'operations run every size. To do: leave out batch_buckets, or operations="tensorflow".'
+        )
     positions = parse_updates(updates, model)
     with refusing_unsortable_keys("params, args or what the function takes"):
         params = with_counters(params) if positions else params
@@ -263,14 +270,14 @@ def save(
         tree_util.tree_structure(traced.params)
     params, trainable, inputs = traced.params, traced.trainable, traced.inputs
     exporteds = _by_signature(traced.exported)
-    forms = _tflite_forms(exporteds, params, model) if tflite else {}
     constants: dict[str, np.ndarray[Any, Any]] = {}
     chains: dict[str, Prepared] = {}
+    graphs: dict[str, tuple[TensorFlowGraph, ...]] = {}
     for key, exported in exporteds.items():
         with _about(key, model):
-            chains[key] = build_chain(
+            chains[key], graphs[key] = build_chain(
                 exported, options, gradient_order=gradient_order, tensorflow=tensorflow,
-                known=constants.keys(), for_tflite=forms.get(key),
+                known=constants.keys(),
             )  # fmt: skip
         constants |= chains[key].constants
     tree: Any = None if params is None else tree_util.tree_structure(params)
@@ -284,7 +291,7 @@ def save(
     for key, exported in exporteds.items():
         with _about(key, model):
             signature = _to_signature(
-                key, chains[key], exported, variables,
+                key, chains[key], graphs[key], exported, variables,
                 constants=tuple(constants), params=tree, updates=positions.get(key, {}),
                 inputs=names_of_signature(key, inputs, exporteds),
                 outputs=names_of_signature(key, outputs, exporteds), gradient_order=gradient_order,
@@ -360,20 +367,6 @@ def _refuse_multi_process(params: Any) -> None:
         )
 
 
-def _tflite_forms(
-    exporteds: Mapping[str, export.Exported], params: Any, model: Any
-) -> dict[str, export.Exported]:
-    """Return each function in operations of which TensorFlow makes the same for TFLite."""
-    from bridge.saving.tflite_form import to_tflite_form
-
-    check_tflite_params(params)
-    count, forms = len(tree_util.tree_leaves(params)), {}
-    for key, exported in exporteds.items():
-        with _about(key, model):
-            forms[key] = to_tflite_form(exported, count)
-    return forms
-
-
 def _about(key: str, model: Any) -> contextlib.AbstractContextManager[None]:
     """Return a context whose errors name the key, where the user has given one."""
     is_mapping = isinstance(model, Mapping)
@@ -406,6 +399,7 @@ def _too_large(saved: SavedModel) -> StructureError:
 def _to_signature(
     key: str,
     chain: Prepared,
+    operations: tuple[TensorFlowGraph, ...],
     exported: export.Exported,
     variables: Sequence[Variable],
     *,
@@ -450,7 +444,10 @@ def _to_signature(
         assigned=assigned,
         no_gradient=_no_gradient(call.name, len(chain.calls) - 1, gradient_order),
         constants=places,
-        check=chain.shape_check and with_names(chain.shape_check, call, names),
+        check=None
+        if operations or chain.shape_check is None
+        else with_names(chain.shape_check, call, names),
+        operations=operations,
     )
     return Signature(
         key=key,
@@ -498,7 +495,9 @@ def _describe(
     signatures: Sequence[Signature], chains: Iterable[Prepared], *, has_params: bool
 ) -> dict[str, Any]:
     """Return the metadata that `inspect` shows beside the nodes' own descriptions."""
-    releases = [release for chain in chains for release in chain.releases if release is not None]
+    releases = [OLDEST]
+    if not any(signature.function.operations for signature in signatures):
+        releases += (one for chain in chains for one in chain.releases if one is not None)
     return {
         "format": _FORMAT,
         "writer": f"jax-tf-bridge {metadata.version('jax-tf-bridge')}",

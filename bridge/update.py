@@ -93,7 +93,6 @@ def update(
         StructureError: a leaf is for no variable or not of its shape, the message has both; `to`
             exists; the file has no variables; the processes of a sharded update do not agree.
         DtypeError: a leaf is not of the dtype of its variable.
-        UnsupportedError: a leaf has infinite elements, and the file is of `save(tflite=True)`.
         FormatError: the file is damaged, not what its manifest says, or no SavedModel.
         MissingDependencyError: what is needed to read the file of parameters is not installed.
         OSError: a file cannot be read or written; an older folder is untouched.

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.tracebacks import api_boundary, warn
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def verify(
                 f"{os.fspath(path)} is a file, which is compared by the probes in it. To do: leave "
                 "out python, probes, inputs, quick and steps."
             )
-        return _verify_litert(path, against, record, tolerance)
+        return _verify_file(os.fspath(path), against, record, tolerance)
     request = request_trials(probes, inputs, quick=quick, steps=steps)
     allowed = to_tolerance(tolerance)
 
@@ -143,31 +143,36 @@ def verify(
     rows = [
         row for number, trial in enumerate(trials) for row in compare(number, trial, run, allowed)
     ]
-    return VerifyReport(os.fspath(path), run.tensorflow, run.failure, tuple(rows))
+    runtime = f"TensorFlow {run.tensorflow}"
+    return VerifyReport(os.fspath(path), run.tensorflow, run.failure, tuple(rows), runtime)
 
 
-def _verify_litert(
-    path: str | os.PathLike[str],
+def _verify_file(
+    path: str,
     against: str | os.PathLike[str] | None,
     record: str | os.PathLike[str] | None,
     tolerance: Any,
 ) -> VerifyReport:
-    """Compare a LiteRT model with its probes, or those of a file."""
-    from importlib import metadata
-
-    from bridge.litert.kept_probes import compare_kept, kept_probes
-    from bridge.litert.runtime import read_model
+    """Compare a file with the probes in it, or those of another file."""
+    from bridge.formats.format_registry import all_formats, format_of
     from bridge.verifying.trial_request import to_tolerance
     from bridge.verifying.trials import read_trials, write_trials
     from bridge.verifying.verification import VerifyReport
 
-    model, name = read_model(path), os.fspath(path)
-    trials = kept_probes(model, name) if against is None else read_trials(against)
+    format_ = format_of(path)
+    if format_.probes is None or format_.compare is None or format_.runtime is None:
+        names = " or ".join(each.name for each in all_formats() if each.compare)
+        raise FormatError(
+            f"{path} is a file, and not {names}. To do: pass one that was written with probes, or "
+            "the folder of a SavedModel."
+        )
+    trials = format_.probes(path) if against is None else read_trials(against)
     allowed = None if tolerance is None else to_tolerance(tolerance)
-    rows = compare_kept(model, trials, allowed)
+    rows = format_.compare(path, trials, allowed)
     if record is not None:
         write_trials(record, trials)
-    return VerifyReport(name, "", "", tuple(rows), litert=metadata.version("ai-edge-litert"))
+    runtime = f"{format_.runtime.name} {format_.runtime.version()}"
+    return VerifyReport(path, "", "", tuple(rows), runtime)
 
 
 def _make_trials(

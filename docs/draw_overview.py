@@ -11,44 +11,42 @@ from xml.sax.saxutils import escape
 
 PICTURE = Path(__file__).parent / "assets" / "overview.svg"
 
-WIDTH, HEIGHT = 920, 430
+WIDTH, HEIGHT = 480, 612
 BLUE, GREEN, ORANGE, GREY, LINE = "#1d4ed8", "#15803d", "#b45309", "#475569", "#8492a6"
 
 
 def draw() -> str:
-    """Return the picture."""
+    """Return the picture, which is narrow enough for a telephone."""
     parts = [
-        # What writes
-        _frame(10, 10, 250, 410, "A process with JAX"),
-        _box(30, 50, 210, 74, BLUE, "a function, jax.jit", "an Exported"),
-        _box(30, 138, 210, 74, BLUE, "Flax, nnx, Haiku,", "Equinox, Keras on JAX"),
-        _box(30, 296, 210, 94, GREEN, "JAX again", "jit, grad, vmap, meshes", "no TensorFlow"),
+        _frame(10, 16, 460, 160, "A process with JAX"),
+        _box(24, 44, 206, 52, BLUE, "a function", "jax.jit, jax.export"),
+        _box(24, 108, 206, 52, BLUE, "a network", "Flax, Haiku, Equinox, Keras"),
+        _box(250, 44, 206, 116, GREEN, "JAX again", "jit, grad, vmap, meshes", "no TensorFlow"),
         # What is between
-        _box(370, 50, 190, 162, ORANGE, "SavedModel",
-             "StableHLO, gradients,", "variables, shardings",
-             "for TensorFlow 2.14 – 2.21"),
-        _box(370, 296, 190, 94, ORANGE, "ONNX model", "opset 21 or 26"),
+        _box(24, 250, 206, 84, ORANGE, "SavedModel", "StableHLO, gradients,",
+             "variables, shardings"),
+        _box(250, 250, 98, 84, ORANGE, "ONNX", "opset", "18 to 26"),
+        _box(358, 250, 98, 84, ORANGE, "LiteRT", "TFLite's", "flatbuffer"),
         # What reads
-        _frame(660, 10, 250, 410, "Processes without JAX"),
-        _box(680, 50, 210, 50, GREEN, "TensorFlow", "calls it, trains it further"),
-        _box(680, 112, 210, 50, GREEN, "TensorFlow Serving", "with warmup and batching"),
-        _box(680, 174, 210, 50, GREEN, "Keras", "a layer with its weights"),
-        _box(680, 236, 210, 50, GREY, "inspect, diff", "look at it, run nothing"),
-        _box(680, 318, 210, 50, GREEN, "ONNX Runtime", "and what else reads ONNX"),
+        _frame(10, 400, 460, 202, "Processes without JAX"),
+        _box(24, 428, 206, 48, GREEN, "TensorFlow", "calls it, trains it further"),
+        _box(24, 484, 206, 48, GREEN, "TensorFlow Serving", "with warmup and batching"),
+        _box(24, 540, 98, 48, GREEN, "Keras", "a layer"),
+        _box(132, 540, 98, 48, GREY, "inspect", "runs nothing"),
+        _box(250, 428, 98, 160, GREEN, "ONNX", "Runtime,", "browsers"),
+        _box(358, 428, 98, 160, GREEN, "LiteRT", "telephones,", "browsers"),
         # What goes from one to the other
-        _arrow(240, 110, 370, 110, "bridge.save"),
-        _arrow(370, 200, 240, 320, "bridge.load"),
-        _arrow(560, 90, 680, 75), _arrow(560, 130, 680, 137), _arrow(560, 160, 680, 199),
-        _arrow(560, 190, 680, 258),
-        _arrow(440, 212, 440, 296, "bridge.to_onnx"),
-        _arrow(560, 343, 680, 343),
+        _arrow(76, 160, 76, 250, "save"), _arrow(160, 250, 270, 160, "load, to_jax"),
+        _arrow(320, 176, 320, 250, "to_onnx"), _arrow(414, 176, 414, 250, "to_litert"),
+        _arrow(127, 334, 127, 390), _arrow(299, 334, 299, 390), _arrow(407, 334, 407, 390),
     ]  # fmt: skip
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"',
+            f'  width="{WIDTH}" height="{HEIGHT}"',
             '  font-family="system-ui, Segoe UI, Helvetica, Arial, sans-serif">',
-            "<title>A process with JAX writes a SavedModel or an ONNX model; TensorFlow,",
-            "TensorFlow Serving, Keras, ONNX Runtime and JAX read them.</title>",
+            "<title>A process with JAX writes a SavedModel, an ONNX model or a LiteRT model;",
+            "TensorFlow, its server, Keras, ONNX Runtime, LiteRT and JAX read them.</title>",
             '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7"',
             f'  markerHeight="7" orient="auto"><path d="M0 0 8 4 0 8z" fill="{LINE}"/></marker>',
             "</defs>",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -47,6 +47,8 @@ _ABSOLUTE = re.compile(r"in units of|: seconds|CPU seconds")
 # What is told of networks: a line for each, with a column for each peer.
 _NETWORK = re.compile(r"(?P<network>.+), (?P<what>size|latency): LiteRT / (?P<peer>.+)")
 _HEADLINE = "export and save, whole process: {} / jax2tf"
+_RATIOS = "| what | ratio | lowest – highest |"
+_FIGURES = f"{_RATIOS} ours | the other |"
 _SECTION = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _README = re.compile(r"[\d.]+ of the CPU time, [\d.]+ of the memory")
 
@@ -92,13 +94,23 @@ def _section(name: str, record: Mapping[str, Any]) -> str:
     if name == "runs":
         return "\n".join(_runs(record))
     title, names = PLOTS[name]
-    head = "| what | ratio | lowest – highest | ours | the other |\n|---|--:|--:|--:|--:|"
     results = list(_results(record, names))
     networks = list(_networks(results))
-    rows = [_row(result) for result in results if not (networks and _NETWORK.match(result["name"]))]
+    others = [each for each in results if not (networks and _NETWORK.match(each["name"]))]
+    tables = [
+        *_table(_RATIOS, [each for each in others if not each["ours"]]),
+        *_table(_FIGURES, [each for each in others if each["ours"]]),
+    ]
     picture = f"![{title}: the ratios of the table on a logarithmic axis]"
     picture += f"(../assets/performance_{name}.svg)"
-    return "\n".join([picture, "", *networks, head, *rows])
+    return "\n".join([picture, "", *networks, *tables]).rstrip("\n")
+
+
+def _table(head: str, results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of a table; none where it would be empty."""
+    columns = head.count("|") - 1
+    rows = [f"| {' | '.join(_cells(result)[:columns])} |" for result in results]
+    return [head, f"|---|{'--:|' * (columns - 1)}", *rows, ""] if rows else []
 
 
 def _networks(results: list[dict[str, Any]]) -> Iterator[str]:
@@ -129,14 +141,14 @@ def _beside(result: Mapping[str, Any]) -> str:
     return f"{result['peer']}{ratio}"
 
 
-def _row(result: Mapping[str, Any]) -> str:
+def _cells(result: Mapping[str, Any]) -> list[str]:
     name = result["name"].replace("|", "\\|")
     if _ABSOLUTE.search(name):
-        return f"| {name} | | | {result['ours']} | |"
+        return [name, "", "", result["ours"], ""]
     if "median" not in result:
-        return f"| {name} | | | {result['ours']} | {result['peer']} |"
+        return [name, "", "", result["ours"], result["peer"]]
     spread = f"{result['lowest']:g} – {result['highest']:g}"
-    return f"| {name} | {result['median']:g} | {spread} | {result['ours']} | {result['peer']} |"
+    return [name, f"{result['median']:g}", spread, result["ours"], result["peer"]]
 
 
 def _runs(record: Mapping[str, Any]) -> Iterator[str]:

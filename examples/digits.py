@@ -4,7 +4,7 @@ A small convolutional network learns scikit-learn's digits (real scans, 8x8 pixe
 exports it for CPU, CUDA and TPU with a symbolic batch and writes a SavedModel; TensorFlow cannot be
 imported there. A second process loads it with TensorFlow; JAX cannot be imported there.
 
-    python examples/digits.py [FOLDER]
+    python examples/digits.py [--no-comparison] [FOLDER]
 """
 
 import json
@@ -12,6 +12,8 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,16 +26,50 @@ ASCII_SHADES = " .+%@"
 
 
 def main() -> None:
-    folder = Path(sys.argv[-1] if len(sys.argv) > 1 else "demo").expanduser()
+    arguments = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
+    folder = Path(arguments[-1] if arguments else "demo").expanduser()
     if "--save" in sys.argv:
         train_and_save(folder)
     elif "--classify" in sys.argv:
         classify(folder)
     else:
         folder.mkdir(parents=True, exist_ok=True)
-        in_jax = run(__file__, "--save", folder)
-        in_tensorflow = run(__file__, "--classify", folder)
-        report(folder, in_jax, in_tensorflow, run_jax2tf(folder))
+        demonstrate(folder, compares="--no-comparison" not in sys.argv)
+
+
+def demonstrate(folder: Path, *, compares: bool) -> None:
+    """Run both processes, and say what they do while they do it."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    say = partial(console.print, soft_wrap=True)
+    model = folder / "model"
+    say("[bold]1  Python with JAX[/], where TensorFlow cannot be imported")
+    say(f"   trains on {TRAINING_IMAGES:,} scanned digits, {EPOCHS} times each …")
+    seconds = run(__file__, "--save", folder)
+    say(f"   trained in {seconds['train']:.1f} s")
+    say("   [cyan]exported = jax.export.export(jax.jit(predict), platforms=...)(params, image)[/]")
+    say(f'   [cyan]bridge.save(exported, "{model}", params=params)[/]')
+    size = sum(file.stat().st_size for file in model.rglob("*") if file.is_file())
+    say(f"   {size / 1000:.0f} KB for CPU, GPU and TPU, any batch, in {seconds['save']:.1f} s")
+    say("[bold]2  Python with TensorFlow[/], where neither JAX nor jaxlib can be imported")
+    say(f'   [cyan]model = tf.saved_model.load("{model}")[/]')
+    say('   [cyan]model.signatures["serving_default"](image=images)[/]')
+    seconds = run(__file__, "--classify", folder)
+    say(f"   loaded and read other digits in {seconds['classify']:.1f} s")
+    say()
+    report(folder, console)
+    benchmark = ROOT / "tests" / "benchmarks" / "digits.py"
+    if compares and benchmark.is_file():
+        say()
+        say("[bold]3  The same with jax2tf[/]; Ctrl-C, or --no-comparison, leaves it out …")
+        with suppress(KeyboardInterrupt):
+            compare(run(benchmark, folder), say)
+
+
+def compare(seconds, say) -> None:
+    ratio = seconds["jax2tf"] / seconds["bridge"]
+    say(f"   saved in {seconds['jax2tf']:.1f} s, [bold]{ratio:.0f} times as long[/]")
 
 
 def run(*command: object) -> dict[str, float]:
@@ -50,12 +86,6 @@ def run(*command: object) -> dict[str, float]:
     if done.returncode:
         sys.exit(done.stderr)
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def run_jax2tf(folder: Path) -> dict[str, float] | None:
-    """The seconds that jax2tf takes for the same, if this is a checkout and jax2tf is there."""
-    benchmark = ROOT / "tests" / "benchmarks" / "digits.py"
-    return run(benchmark, folder) if benchmark.is_file() else None
 
 
 # In JAX
@@ -171,31 +201,13 @@ def classify(folder: Path) -> None:
 # For the reader
 
 
-def report(folder: Path, in_jax, in_tensorflow, in_jax2tf=None) -> None:
+def report(folder: Path, console) -> None:
+    """Draw some of the digits, and say how many were read right in each framework."""
     import numpy as np
-    from rich.console import Console
 
     test_set, ours = np.load(folder / "test_set.npz"), np.load(folder / "tensorflow.npz")
     labels, model = test_set["labels"], folder / "model"
-    size = sum(file.stat().st_size for file in model.rglob("*") if file.is_file())
-    console = Console(highlight=False)
-
-    def say(line: str = "") -> None:
-        console.print(line, soft_wrap=True)
-
-    say("[bold]1  Python with JAX[/], where TensorFlow cannot be imported")
-    say(f"   trained on {TRAINING_IMAGES:,} scanned digits in {in_jax['train']:.1f} s")
-    say("   [cyan]exported = jax.export.export(jax.jit(predict), platforms=...)(params, image)[/]")
-    say(f'   [cyan]bridge.save(exported, "{model}", params=params)[/]')
-    say(f"   {size / 1000:.0f} KB for CPU, GPU and TPU, any batch, in {in_jax['save']:.1f} s")
-    if in_jax2tf:
-        ratio = in_jax2tf["jax2tf"] / in_jax2tf["bridge"]
-        say(f"   with jax2tf: {in_jax2tf['jax2tf']:.1f} s, [bold]{ratio:.0f} times as long[/]")
-    say("[bold]2  Python with TensorFlow[/], where neither JAX nor jaxlib can be imported")
-    say(f'   [cyan]model = tf.saved_model.load("{model}")[/]')
-    say('   [cyan]model.signatures["serving_default"](image=images)[/]')
-    say(f"   loaded and read {len(labels)} other digits in {in_tensorflow['classify']:.1f} s")
-    say()
+    say = partial(console.print, soft_wrap=True)
     draw(console, test_set["images"][..., 0], labels, ours["label"])
     say()
     for side, predicted in (("JAX", test_set["label"]), ("TensorFlow", ours["label"])):

@@ -8,7 +8,7 @@ that only gradients of order k call is of that order, too.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from savedmodel.protos.schema import Proto
@@ -17,6 +17,7 @@ __all__ = [
     "ABSENT_GRADIENT",
     "OP_TYPE",
     "called_functions",
+    "drop_functions",
     "drop_gradients",
     "order_of_functions",
 ]
@@ -52,6 +53,25 @@ def order_of_functions(meta_graph: Proto) -> dict[str, int]:
 def called_functions(nodes: Sequence[Proto], known: Mapping[str, object]) -> set[str]:
     """Return those of the known functions that nodes call, without gradients."""
     return _references(nodes, known, {})[0]
+
+
+def drop_functions(library: Proto, names: Collection[str]) -> None:
+    """Take functions out of a library, and those that they call, as far as no other calls them.
+
+    Args:
+        library: the FunctionDefLibrary, which is changed.
+        names: the functions.
+    """
+    bodies = {function.signature.name: function.node_def for function in library.function}
+    below = {name: called_functions(nodes, bodies) for name, nodes in bodies.items()}
+    gone, pending = set[str](), [*names]
+    while pending:
+        name = pending.pop()
+        callers = {caller for caller, called in below.items() if name in called}
+        if name not in gone and name in below and callers <= gone:
+            gone.add(name)
+            pending += below[name]
+    _keep(library.function, lambda function: function.signature.name not in gone)
 
 
 def drop_gradients(meta_graph: Proto, most: int) -> None:

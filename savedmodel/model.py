@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from savedmodel.protos.structures import NONE, Structure
+from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import StructureError
@@ -308,6 +309,8 @@ class Function:
         gradient: the gradient of a call that does not describe itself, if the file has one.
         assigned: for indices into `chain[0].results` the index of the variable that the result is
             assigned to; what is assigned is not among `results`.
+        operations: for each call of the chain the same in TensorFlow's own operations, which are
+            written in the place of its module; empty where the calls are XlaCallModule nodes.
     """
 
     name: str
@@ -322,6 +325,7 @@ class Function:
     check: ShapeCheck | None = field(default=None, compare=False)
     gradient: Gradient | None = None
     assigned: Mapping[int, int] = field(default_factory=dict)
+    operations: tuple[TensorFlowGraph, ...] = field(default=(), compare=False)
 
     @property
     def call(self) -> CallModule:

@@ -1,10 +1,10 @@
 """File -> file: with other calls, with other values of its variables, or copied as it is.
 
-`rewrite_nodes` changes the calls. Everything besides XlaCallModule nodes is kept as it is: what the
-file's functions compute around the calls, its variables, its assets, and the fields of its messages
-that are not known here. So it is for files of any writer. Only the numbers of gradients that the
-file lacks give way to a name that says so. `rewrite_variables` changes the checkpoint, and nothing
-else.
+`rewrite_nodes` changes the calls. Everything besides their nodes, and the functions of plain
+operations that these run, is kept as it is: what the file's functions compute around the calls, its
+variables, its assets, and the fields of its messages that are not known here. So it is for files of
+any writer. Only the numbers of gradients that the file lacks give way to a name that says so.
+`rewrite_variables` changes the checkpoint, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
+from savedmodel.encode.body import Library
+from savedmodel.encode.graph_functions import encode_graph
+from savedmodel.encode.mutexes import mutex_name, to_compiled, to_mutexes
 from savedmodel.files.assets import PUBLICATION_FILE, asset_files
 from savedmodel.files.fingerprint import FINGERPRINT_FILE, renew_fingerprint
 from savedmodel.files.folder import PROTO_FILE, VARIABLES, new_place, write_bytes
@@ -27,6 +30,7 @@ from savedmodel.files.remote import is_remote
 from savedmodel.gradient_orders import (
     ABSENT_GRADIENT,
     OP_TYPE,
+    drop_functions,
     drop_gradients,
     order_of_functions,
 )
@@ -40,6 +44,7 @@ from savedmodel.manifest import (
 from savedmodel.model import METADATA_COLLECTION
 from savedmodel.protos.schema import Proto
 from savedmodel.read import read_proto
+from savedmodel.tensorflow_graph import TensorFlowGraph
 from savedmodel.variables.bundle_changes import lay_out_changes
 from savedmodel.variables.bundle_layout import BundleTensor
 from savedmodel.variables.data_files import shard_name
@@ -47,9 +52,21 @@ from savedmodel.variables.tensor_bundle import BundleIndex, index_path
 from savedmodel.write import Group, serialize_proto, telling, write_folder, write_proto
 from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, InteropError, StructureError, refusing_damage
-from xla_call_module.node import OP, decode_node, description_allowance, update_node
+from xla_call_module.node import (
+    OP,
+    called_function,
+    decode_node,
+    description_allowance,
+    is_call,
+    to_function_call,
+    to_module_call,
+    update_node,
+)
 
-__all__ = ["copy_files", "rewrite_nodes", "rewrite_variables"]
+__all__ = ["Operations", "copy_files", "rewrite_nodes", "rewrite_variables"]
+
+# Makes the graph that runs in the place of a call, as `rewrite_nodes` says.
+Operations = Callable[[CallModule, int, str], TensorFlowGraph | None]
 
 _PIECE_BYTES = 8 << 20
 # They describe the bytes of the old saved_model.pb. TensorFlow computes the fingerprint when it
@@ -69,6 +86,7 @@ def rewrite_nodes(
     target: str | os.PathLike[str],
     change: Callable[[CallModule], CallModule],
     *,
+    operations: Operations | None = None,
     metadata: Callable[[], Mapping[str, Any]] = dict,
     gradient_order: int | None = None,
     written: Callable[[Path], None] | None = None,
@@ -86,6 +104,10 @@ def rewrite_nodes(
             meanwhile, all is done again.
         target: the new folder, or an address as for `write`; `source` itself with `overwrite`.
         change: makes the new call, of the same operands and results.
+        operations: returns the graph that is to run in the place of a changed call, None for the
+            module itself; it is told of the order of the gradient that the call is in, and of the
+            name of the function that runs in its place now, if one does. By default nodes run what
+            they ran.
         metadata: what is to be different in the metadata of a file that `write` has written; asked
             for when all nodes are changed.
         gradient_order: the highest order of gradients that stays; None for all.
@@ -114,8 +136,9 @@ def rewrite_nodes(
     def rewrite(folder: ModelFolder) -> int:
         _check_places(folder.path, target)
         return _rewrite(
-            folder, target, change, metadata, gradient_order, written, overwrite=overwrite
-        )
+            folder, target, change, operations, metadata, gradient_order, written,
+            overwrite=overwrite,
+        )  # fmt: skip
 
     return read_one_version(source, rewrite)
 
@@ -124,6 +147,7 @@ def _rewrite(
     folder: ModelFolder,
     target: str | os.PathLike[str],
     change: Callable[[CallModule], CallModule],
+    operations: Operations | None,
     metadata: Callable[[], Mapping[str, Any]],
     gradient_order: int | None,
     written: Callable[[Path], None] | None,
@@ -136,7 +160,7 @@ def _rewrite(
             asset_files(folder, meta_graph)
             if gradient_order is not None:
                 drop_gradients(meta_graph, gradient_order)
-        count = _change_nodes(folder.path / PROTO_FILE, proto, change)
+        count = _change_nodes(folder.path / PROTO_FILE, proto, change, operations)
         _name_absent_gradients(proto)
         _change_metadata(proto, metadata)
     data = serialize_proto(proto)
@@ -156,12 +180,18 @@ def _check_places(source: Path, target: str | os.PathLike[str]) -> None:
         )
 
 
-def _change_nodes(file: Path, proto: Proto, change: Callable[[CallModule], CallModule]) -> int:
+def _change_nodes(
+    file: Path,
+    proto: Proto,
+    change: Callable[[CallModule], CallModule],
+    operations: Operations | None,
+) -> int:
     changed: dict[CallModule, CallModule] = {}
     allowance = description_allowance()
     count = 0
-    for place, order, node in _nodes(proto):
-        if node.op != OP:
+    bodies = [_CallBodies(graph.graph_def, operations) for graph in proto.meta_graphs]
+    for number, place, order, node in [*_nodes(proto)]:
+        if not is_call(node):
             continue
         try:
             before = decode_node(node, allowance=allowance)
@@ -169,11 +199,14 @@ def _change_nodes(file: Path, proto: Proto, change: Callable[[CallModule], CallM
             if before not in changed:
                 changed[before] = change(before)
             update_node(node, before, changed[before])
+            bodies[number].change(node, changed[before], order)
         except InteropError as error:
             where = f", in the gradient of order {order}" if order else ""
             cure = f" Or keep fewer gradients: gradient_order={order - 1}." if order else ""
             message = f"{file}, node {node.name} of {place}{where}: {error}{cure}"
             raise type(error)(message) from error
+    for body in bodies:
+        body.finish()
     if not count:
         raise FormatError(
             f"{file} has no {OP} node, so there is no StableHLO module in it. To do: use it as it "
@@ -182,15 +215,53 @@ def _change_nodes(file: Path, proto: Proto, change: Callable[[CallModule], CallM
     return count
 
 
-def _nodes(proto: Proto) -> Iterator[tuple[str, int, Proto]]:
-    """Yield every node, with the graph or function that holds it, and the order of gradient."""
-    for meta_graph in proto.meta_graphs:
+class _CallBodies:
+    """The functions of plain operations that the calls of a graph run."""
+
+    def __init__(self, graph: Proto, operations: Operations | None) -> None:
+        self._graph, self._operations = graph, operations
+        self._library = Library.of(graph.library)
+        self._names: dict[tuple[CallModule, bool], str] = {}
+        self._dropped: set[str] = set()
+
+    def change(self, node: Proto, call: CallModule, order: int) -> None:
+        """Let a node run the graph that is to be in the place of a call, or the module."""
+        if self._operations is None:
+            return
+        old = called_function(node)
+        key = (call, bool(order))
+        if key not in self._names:
+            graph = self._operations(call, order, old)
+            self._names[key] = "" if graph is None else self._add(graph)
+        if old:
+            to_module_call(node)
+            self._dropped.add(old)
+        if self._names[key]:
+            to_function_call(node, self._names[key])
+
+    def _add(self, graph: TensorFlowGraph) -> str:
+        main, *_ = encode_graph(graph, self._library.new_function)
+        return str(main.signature.name)
+
+    def finish(self) -> None:
+        """Drop the functions that are not called any more, and let mutexes come or go."""
+        if self._dropped:
+            drop_functions(self._graph.library, self._dropped)
+        if any(self._names.values()):
+            to_mutexes(self._graph, mutex_name(call.module for call, _ in self._names))
+        elif self._names:
+            to_compiled(self._graph)
+
+
+def _nodes(proto: Proto) -> Iterator[tuple[int, str, int, Proto]]:
+    """Yield every node, with its graph, that or the function that holds it, and its gradient."""
+    for number, meta_graph in enumerate(proto.meta_graphs):
         graph, orders = meta_graph.graph_def, order_of_functions(meta_graph)
-        yield from (("the main graph", 0, node) for node in graph.node)
+        yield from ((number, "the main graph", 0, node) for node in graph.node)
         for function in graph.library.function:
             name = function.signature.name
             place, order = f"function {name}", orders.get(name, 0)
-            yield from ((place, order, node) for node in function.node_def)
+            yield from ((number, place, order, node) for node in function.node_def)
 
 
 def _name_absent_gradients(proto: Proto) -> None:

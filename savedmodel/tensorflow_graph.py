@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from xla_call_module.dtypes import DType
 
-__all__ = ["FunctionName", "GraphFunction", "GraphNode", "GraphTensor", "TensorFlowGraph"]
+__all__ = [
+    "STRING",
+    "FunctionName",
+    "GraphFunction",
+    "GraphNode",
+    "GraphTensor",
+    "TensorFlowGraph",
+]
+
+# The dtype of texts, which messages have and JAX has not.
+STRING = DType("string", 7, "!tf_type.string")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +49,7 @@ class GraphNode:
     name: str
     inputs: tuple[str, ...]
     attributes: Mapping[str, Any]
-    place: str = ""
+    place: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ __all__ = [
     "eager_call_module",
     "flags_in_force",
     "foreign_platform",
+    "function_body",
     "graph_operation_maker",
     "imported_release",
     "is_refinement_failure",
@@ -45,6 +46,19 @@ def register_function(definition: Any) -> None:
         return
     if not context().has_function(definition.signature.name):
         context().add_function_def(definition)
+
+
+def function_body(definition: Any) -> Any:
+    """Return the graph of a FunctionDef, with its `inputs` and `outputs`.
+
+    The functions that it calls are to be registered. `tf.graph_util.import_graph_def` takes nodes
+    that refer to the outputs of others by number, and a FunctionDef has their names, which only the
+    definitions of operations tell (tensorflow/python/framework/function_def_to_graph.py). The gate
+    can go when TensorFlow has a public way to trace a FunctionDef.
+    """
+    from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
+
+    return function_def_to_graph(definition)
 
 
 def eager_call_module() -> Callable[..., Any]:

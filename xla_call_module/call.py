@@ -24,7 +24,6 @@ from xla_call_module.shardings.array_sharding import Sharding
 from xla_call_module.versions import CONVENTIONS, StablehloVersion, parse_stablehlo_version
 
 __all__ = [
-    "FOR_TFLITE",
     "MADE_OF_OPERATIONS",
     "CallModule",
     "TensorSpec",
@@ -33,9 +32,7 @@ __all__ = [
 ]
 
 
-# The entries of `CallModule.changes` of a function that was written for TFLite, and of a VJP that
-# JAX made of a lifted function.
-FOR_TFLITE = "in operations that TensorFlow's converter to TFLite makes the same of"
+# The entry of `CallModule.changes` of a VJP that JAX made of a lifted function.
 MADE_OF_OPERATIONS = "made of the operations of the function, without the rules of its author"
 
 

@@ -27,7 +27,8 @@ class _Package(ModuleType):
 
     Where it has `_MODULES` too, these submodules need no import of their own. They are not listed,
     since whoever looks at all that is listed would import them. Where it has `_DISTRIBUTION`, its
-    `__version__` is that of this distribution.
+    `__version__` is that of this distribution. `_INSTEAD` has names that other packages would have,
+    and what to call instead.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -39,7 +40,9 @@ class _Package(ModuleType):
         if name in self.__dict__.get("_MODULES", ()):
             return import_module(f"{self.__name__}.{name}")
         if name not in homes:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+            instead = self.__dict__.get("_INSTEAD", {}).get(name)
+            cure = f". To do: call {instead}" if instead else ""
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{cure}")
         value = getattr(import_module(homes[name]), name)
         super().__setattr__(name, value)
         return value

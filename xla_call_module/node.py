@@ -11,6 +11,12 @@ again, so a node carries its own description:
 
 Both are compressed with zlib; with many parameters they are most of a small model's file.
 
+A call may also be one of a TensorFlow function that computes the same by plain operations. Its node
+has the same name, operands and results, both descriptions, and the other attributes of the
+XlaCallModule node with `_jax_node_` in front, so that it stands for that node. TensorFlow refuses
+an attribute of a function that it does not know (`parse_func_attrs` in
+tensorflow/python/eager/polymorphic_function/attributes.py); of a node it keeps it.
+
 The functions take and make messages of any class with the fields of tensorflow.NodeDef: those of
 TensorFlow and those of a private descriptor pool alike.
 
@@ -45,25 +51,37 @@ from xla_call_module.shardings.sharding_protos import sharding_to_proto
 from xla_call_module.versions import FIRST_CONVENTION
 
 __all__ = [
+    "FUNCTION_CALL",
     "OP",
     "SHARDING_OP",
+    "called_function",
     "decode_node",
     "description_allowance",
     "encode_node",
     "encode_sharding_node",
+    "is_call",
     "shown_sharding",
+    "to_function_call",
+    "to_module_call",
     "update_node",
 ]
 
 OP = "XlaCallModule"
 SHARDING_OP = "XlaSharding"
+FUNCTION_CALL = "StatefulPartitionedCall"
 DESCRIPTION_ATTR = "_jax_call"
 EXPORTED_ATTR = "_jax_exported"
+# In front of the name of an attribute that the call of a function has of an XlaCallModule node.
+_PREFIX = "_jax_node_"
+_MODULE_ATTR = f"{_PREFIX}module"
 
 _KNOWN = frozenset({
     "Tin", "Tout", "Sout", "module", "version", "platforms", "disabled_checks", "dim_args_spec",
     "use_shardy_partitioner", "function_list", "has_token_input_output",
 })  # fmt: skip
+
+# What the call of a function and an XlaCallModule node have under the same names.
+_SHARED_ATTRS = frozenset({"Tin", "Tout", DESCRIPTION_ATTR, EXPORTED_ATTR})
 
 # JSON takes up to twenty times its size as Python's objects, and 2^22 bytes describe some 40,000
 # arguments; the rest of an Exported is as large at most. For all nodes of a file together:
@@ -137,7 +155,7 @@ def description_allowance() -> Allowance:
 
 
 def decode_node(node: Any, *, allowance: Allowance | None = None) -> CallModule:
-    """Return the call that an XlaCallModule node makes.
+    """Return the call that an XlaCallModule node makes, or the call of a function in its place.
 
     Args:
         node: a NodeDef of any pool, written by this package or another program. Without our
@@ -160,7 +178,11 @@ def decode_node(node: Any, *, allowance: Allowance | None = None) -> CallModule:
         ('image', 'float32[3]')
     """
     if node.op != OP:
-        raise FormatError(f"Node {node.name} is a {node.op}, not an {OP}.")
+        if not is_call(node):
+            raise FormatError(f"Node {node.name} is a {node.op}, not an {OP}.")
+        function_call, node = node, type(node)()
+        node.CopyFrom(function_call)
+        to_module_call(node)
     unknown = sorted(key for key in node.attr if key not in _KNOWN and not key.startswith("_"))
     missing = sorted({"Tin", "Tout", "Sout", "module", "version"} - set(node.attr))
     if unknown or missing:
@@ -193,10 +215,10 @@ def decode_node(node: Any, *, allowance: Allowance | None = None) -> CallModule:
 
 
 def update_node(node: Any, before: CallModule, after: CallModule) -> None:
-    """Make an XlaCallModule node make another call; only attributes that differ are touched.
+    """Make a node make another call; only attributes that differ are touched.
 
-    Name, inputs, device and the attributes of others stay. A node that has no description of its
-    call gets none.
+    Name, inputs, device, the attributes of others, and the function that it may run stay. A node
+    that has no description of its call gets none.
 
     Args:
         node: a NodeDef of any pool, changed in place.
@@ -221,11 +243,61 @@ def update_node(node: Any, before: CallModule, after: CallModule) -> None:
     for key in sorted({*old, *new}):
         if key in (DESCRIPTION_ATTR, EXPORTED_ATTR) and key not in node.attr:
             continue
+        place = key if node.op == OP or key in _SHARED_ATTRS else f"{_PREFIX}{key}"
         if key not in new:
-            if key in node.attr:
-                del node.attr[key]
+            if place in node.attr:
+                del node.attr[place]
         elif key not in old or old[key] != new[key]:
-            node.attr[key].CopyFrom(new[key])
+            node.attr[place].CopyFrom(new[key])
+
+
+def is_call(node: Any) -> bool:
+    """Return whether a NodeDef is an XlaCallModule, or the call of a function in its place."""
+    return node.op == OP or (node.op == FUNCTION_CALL and _MODULE_ATTR in node.attr)
+
+
+def called_function(node: Any) -> str:
+    """Return the name of the function in the place of an XlaCallModule; empty for that itself."""
+    return "" if node.op == OP else str(node.attr["f"].func.name)
+
+
+def to_function_call(node: Any, function: str) -> None:
+    """Make an XlaCallModule node the call of a function that computes the same, in place.
+
+    Args:
+        node: a NodeDef of any pool, whose name, inputs and control inputs stay.
+        function: the name of the function, which takes and returns what the node does.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, tensorflow as tf
+        >>> from xla_call_module import encode_node, from_exported
+        >>> from xla_call_module.node import decode_node, to_function_call, to_module_call
+        >>> call = from_exported(jax.export.export(jax.jit(jnp.sin))(1.0))
+        >>> node = encode_node(call, name="sin", inputs=["x"], new_node=tf.compat.v1.NodeDef)
+        >>> to_function_call(node, "plain_sin")
+        >>> node.op, node.attr["f"].func.name, decode_node(node) == call
+        ('StatefulPartitionedCall', 'plain_sin', True)
+        >>> to_module_call(node)
+        >>> node.op
+        'XlaCallModule'
+    """
+    for key in [key for key in node.attr if key in _KNOWN - _SHARED_ATTRS]:
+        node.attr[f"{_PREFIX}{key}"].CopyFrom(node.attr[key])
+        del node.attr[key]
+    node.op = FUNCTION_CALL
+    node.attr["f"].func.name = function
+    node.attr["_output_shapes"].CopyFrom(node.attr[f"{_PREFIX}Sout"])
+
+
+def to_module_call(node: Any) -> None:
+    """Make the call of a function the XlaCallModule node that it stands for, in place."""
+    for key in ("_output_shapes", "config", "config_proto", "executor_type", "f"):
+        if key in node.attr:
+            del node.attr[key]
+    for key in [key for key in node.attr if key.startswith(_PREFIX)]:
+        node.attr[key.removeprefix(_PREFIX)].CopyFrom(node.attr[key])
+        del node.attr[key]
+    node.op = OP
 
 
 def _flag(attributes: Mapping[str, Any], key: str) -> bool:

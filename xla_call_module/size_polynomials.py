@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 __all__ = [
+    "ARITHMETIC",
     "Atom",
     "Dim",
     "Element",
@@ -331,6 +332,13 @@ def remainder(left: Dim, right: Dim) -> Dim | None:
 def _are_natural(left: Dim, right: Dim) -> bool:
     least, divisor = lower_bound(left), lower_bound(right)
     return least is not None and least >= 0 and divisor is not None and divisor > 0
+
+
+# The operations of StableHLO on sizes, each None where the result is not known for all sizes.
+ARITHMETIC: Mapping[str, Callable[..., Dim | None]] = {
+    "add": operator.add, "divide": divide, "maximum": maximum, "minimum": minimum,
+    "multiply": operator.mul, "remainder": remainder, "subtract": operator.sub,
+}  # fmt: skip
 
 
 def compare(direction: str, left: Dim, right: Dim) -> bool | None:

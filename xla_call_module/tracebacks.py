@@ -19,7 +19,7 @@ from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module.errors import InteropError, page_of
 from xla_call_module.flags import FILTERING_VARIABLE, read_filtering
 
-__all__ = ["api_boundary", "is_internal_file", "leave_out_frames", "warn"]
+__all__ = ["api_boundary", "is_internal_file", "leave_out_frames", "raised_at", "warn"]
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -29,6 +29,8 @@ _FRAMEWORKS = ("jax", "jaxlib", "keras", "tensorflow", "tf_keras")
 _INTERNAL = frozenset({*_OWN, *_FRAMEWORKS, "contextlib", "functools"})
 # What a warning is not about, either: it names the line that the user wrote.
 _CALLERS = frozenset({*_INTERNAL, "concurrent", "threading"})
+# What the user's functions are made of.
+_LIBRARIES = frozenset({*_INTERNAL, "equinox", "flax", "haiku", "numpy", "optree", "scipy"})
 
 
 def api_boundary(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
@@ -82,6 +84,25 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
         frame.f_globals.get("__name__"),
         frame.f_globals.setdefault("__warningregistry__", {}),
     )
+
+
+def raised_at(error: Exception) -> tuple[str, list[str]]:
+    """Return the line of the user's program that an error comes from, and what it called there.
+
+    Returns:
+        The innermost line outside of the frameworks, as ` at model.py:3`, or nothing; and the
+        top-level packages of the frames behind it.
+    """
+    entries = [*_entries(error.__traceback__)]
+    own = [i for i, entry in enumerate(entries) if not _is_of(entry.tb_frame, _LIBRARIES)]
+    packages = [
+        str(entry.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        for entry in entries[own[-1] + 1 if own else 0 :]
+    ]
+    if not own:
+        return "", packages
+    place = entries[own[-1]]
+    return f" at {place.tb_frame.f_code.co_filename}:{place.tb_lineno}", packages
 
 
 def is_internal_file(path: str) -> bool:

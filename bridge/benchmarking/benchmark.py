@@ -7,51 +7,37 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import metadata
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bridge.benchmarking.benchmark_report import BenchmarkReport, BenchmarkRow
+from bridge.benchmarking.runtime_calls import JAX, RUNTIMES
 from bridge.core._jax import enable_x64
-from bridge.core.exported_file import MAX_EXPORTED_BYTES, parse_exported
-from bridge.core.probes import RANDOM, draw
+from bridge.core.exported_file import read_exported
+from bridge.core.probes import RANDOM, choose_sizes, draw
 from bridge.core.worker_messages import (
     describe_arrays,
     read_arrays,
     read_message,
     write_message,
 )
-from bridge.litert.conversion import save_litert
-from bridge.litert.kept_probes import kept_probes
-from bridge.litert.litert_model import bind_signatures
-from bridge.litert.metadata import is_model
-from bridge.litert.model_verification import make_trials
-from bridge.load import load
-from bridge.onnx.conversion import save_onnx
+from bridge.formats.file_format import Conversion, FileFormat, Runtime
+from bridge.formats.format_registry import all_formats, format_of
 from bridge.save import save
 from bridge.verifying.comparison import greatest_error
 from bridge.verifying.trials import Trial
 from savedmodel.files.folder import bytes_of
-from savedmodel.files.model_folder import read_file
-from xla_call_module.call import TensorSpec
-from xla_call_module.dtypes import Array, dtype_from_name
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import InteropError, StructureError
 
-__all__ = ["RUNTIMES", "benchmark"]
+__all__ = ["benchmark"]
 
 _PROGRAM = "bridge.benchmarking.runtime_calls"
-_WHEELS = {
-    "JAX": ("jax",),
-    "TensorFlow": ("tensorflow", "tensorflow-cpu"),
-    "ONNX Runtime": ("onnxruntime",),
-    "LiteRT": ("ai-edge-litert",),
-}
-RUNTIMES = tuple(_WHEELS)
-_SIZE = 3  # of dimensions of ONNX that vary
+_SIZE = 3  # of dimensions that vary
 _MAX_DIGITS = 17.0
 _MAX_SECONDS = 600.0  # for one runtime
 
@@ -62,26 +48,31 @@ class _Benched:
 
     Attributes:
         path: the file.
+        format: its format.
         signature: the signature.
         inputs: the inputs by name.
         outputs: the names of the outputs.
         expected: the results that are known without JAX; None where there are none.
-        only: the only runtime that runs the file; empty for a file of which each gets its own.
     """
 
     path: str
+    format: FileFormat
     signature: str
     inputs: Mapping[str, Array]
     outputs: tuple[str, ...]
     expected: Sequence[Array] | None = None
-    only: str = ""
+
+    @property
+    def runtimes(self) -> Collection[Runtime | None]:
+        """The runtimes that run it: all where JAX does, or else that of its format."""
+        return RUNTIMES.values() if self.format.is_source else (self.format.runtime,)
 
 
 def benchmark(
     path: str | os.PathLike[str],
     *,
     signature: str | None = None,
-    runtimes: Sequence[str] = RUNTIMES,
+    runtimes: Sequence[str] = tuple(RUNTIMES),
     seconds: float = 2.0,
     seed: int = 0,
 ) -> BenchmarkReport:
@@ -112,13 +103,13 @@ def benchmark(
         benched = _benched(os.fspath(path), signature, seed)
     rows: list[BenchmarkRow] = []
     expected = benched.expected
-    for runtime in (benched.only,) if benched.only else RUNTIMES:
-        if runtime not in (*runtimes, "JAX"):
+    for runtime in RUNTIMES.values():
+        if runtime not in benched.runtimes or runtime.name not in (*runtimes, JAX.name):
             continue
         row, results = _row(runtime, benched, expected, seconds)
-        if runtime == "JAX" and results:
+        if runtime is JAX and results:
             expected = results
-        if runtime in runtimes:
+        if runtime.name in runtimes:
             rows.append(row)
     inputs = tuple(
         f"{name}: {array.dtype.name}[{','.join(map(str, array.shape))}]"
@@ -128,24 +119,20 @@ def benchmark(
 
 
 def _benched(path: str, signature: str | None, seed: int) -> _Benched:
-    if path.endswith(".tflite"):
-        content = read_file(path, limit=MAX_EXPORTED_BYTES)
-        trials = kept_probes(content, path) if is_model(content) else ()
-        trial = _first(trials, signature, path)
+    format_ = format_of(path)
+    if format_.probes is not None:
+        trial = _first(format_.probes(path), signature, path)
         results = [*trial.expected[0].values()]
-        return _Benched(path, trial.signature, trial.inputs, trial.outputs, results, "LiteRT")
-    if path.endswith(".onnx"):
-        return _of_onnx(path, seed)
-    if os.path.isdir(path):
-        model = load(path)
-        keys = [*model.signatures]
-        signature = signature or (keys[0] if len(keys) == 1 else model.default.key)
-    bound = bind_signatures(
-        path, signatures=signature, params=None, args=None, platform="cpu", order=0,
-        inputs=None, outputs=None,
-    )  # fmt: skip
-    trial = next(iter(make_trials(bound, seed=seed)))
-    return _Benched(path, trial.signature, trial.inputs, trial.outputs)
+        return _Benched(path, format_, trial.signature, trial.inputs, trial.outputs, results)
+    runnable = format_.open(path, signature)
+    random = np.random.default_rng(seed)
+    sizes = choose_sizes(runnable.symbols, _SIZE, runnable.accepts)
+    inputs = {
+        name: draw(spec, RANDOM, sizes, random)
+        for name, spec in runnable.inputs.items()
+        if name not in runnable.defaults
+    }
+    return _Benched(path, format_, runnable.signature, inputs, runnable.outputs)
 
 
 def _first(trials: Sequence[Trial], signature: str | None, path: str) -> Trial:
@@ -158,42 +145,25 @@ def _first(trials: Sequence[Trial], signature: str | None, path: str) -> Trial:
     return next(trial for trial in trials if trial.signature == (signature or keys[0]))
 
 
-def _of_onnx(path: str, seed: int) -> _Benched:
-    from bridge.onnx.onnx_report import report_of_onnx
-
-    report = report_of_onnx(Path(path))
-    assert report.graph is not None
-    (signature,) = report.graph.signatures
-    random = np.random.default_rng(seed)
-    inputs = {}
-    for tensor in signature.inputs:
-        sizes = [size if isinstance(size, int) else _SIZE for size in tensor.shape or ()]
-        dtype = dtype_from_name(tensor.dtype, where=f"The input {tensor.name} of {path}")
-        spec = TensorSpec(tuple(sizes), dtype, tensor.name)
-        inputs[tensor.name] = draw(spec, RANDOM, {}, random)
-    names = tuple(tensor.name for tensor in signature.outputs)
-    return _Benched(path, signature.key, inputs, names, only="ONNX Runtime")
-
-
 def _row(
-    runtime: str, benched: _Benched, expected: Sequence[Array] | None, seconds: float
+    runtime: Runtime, benched: _Benched, expected: Sequence[Array] | None, seconds: float
 ) -> tuple[BenchmarkRow, Sequence[Array]]:
     """Return the row of a runtime, and its results."""
-    version = _version(_WHEELS[runtime])
+    version = runtime.version()
+    row = BenchmarkRow(runtime.name, version)
     if not version:
-        return BenchmarkRow(runtime, "", problem="It is not installed."), ()
+        return replace(row, problem="It is not installed."), ()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            path = _FILES[runtime](benched, Path(folder))
+            path = _file_for(runtime, benched, Path(folder))
         except InteropError as error:
-            return BenchmarkRow(runtime, version, problem=str(error).splitlines()[0]), ()
+            return replace(row, problem=str(error).splitlines()[0]), ()
         answer, results = _measure(runtime, path, benched, seconds)
         if "error" in answer:
-            return BenchmarkRow(runtime, version, problem=answer["error"].splitlines()[0]), ()
-        compared = results if runtime == "JAX" else expected
-        row = BenchmarkRow(
-            runtime=runtime,
-            version=version,
+            return replace(row, problem=answer["error"].splitlines()[0]), ()
+        compared = results if runtime is JAX else expected
+        row = replace(
+            row,
             digits=None if compared is None else _right_digits(results, compared),
             bytes=bytes_of(Path(path)) if os.path.isdir(path) else os.path.getsize(path),
             first_call=answer["first_call"],
@@ -203,63 +173,27 @@ def _row(
     return row, results
 
 
-def _version(wheels: Sequence[str]) -> str:
-    for wheel in wheels:
-        try:
-            return metadata.version(wheel)
-        except metadata.PackageNotFoundError:
-            continue
-    return ""
-
-
-def _itself(benched: _Benched, _: Path) -> str:
-    return benched.path
-
-
-def _as_savedmodel(benched: _Benched, folder: Path) -> str:
-    if os.path.isdir(benched.path):
+def _file_for(runtime: Runtime, benched: _Benched, folder: Path) -> str:
+    """Return the file that a runtime takes: the one that is benchmarked, or one made of it."""
+    if runtime in (JAX, benched.format.runtime):
         return benched.path
-    exported = parse_exported(
-        read_file(benched.path, limit=MAX_EXPORTED_BYTES), benched.path, stand_ins=True
-    )
-    save(exported, folder / "model")
-    return str(folder / "model")
-
-
-def _as_onnx(benched: _Benched, folder: Path) -> str:
-    if benched.only:
-        return benched.path
-    source: Any = benched.path
-    if os.path.isdir(source):
-        source = load(source).signatures[benched.signature]
-    save_onnx(source, folder / "model.onnx")
-    return str(folder / "model.onnx")
-
-
-def _as_litert(benched: _Benched, folder: Path) -> str:
-    if benched.only:
-        return benched.path
-    target = folder / "model.tflite"
-    save_litert(benched.path, target, signatures=benched.signature, verify=False)
-    return str(target)
-
-
-_FILES: Mapping[str, Callable[[_Benched, Path], str]] = {
-    "JAX": _itself,
-    "TensorFlow": _as_savedmodel,
-    "ONNX Runtime": _as_onnx,
-    "LiteRT": _as_litert,
-}
+    target = next(each for each in all_formats() if each.runtime is runtime)
+    path = str(folder / "model")
+    if target.convert is None:
+        save(read_exported(benched.path, stand_ins=True), path)
+        return path
+    signatures = (benched.signature,) if os.path.isdir(benched.path) else ()
+    target.convert(Conversion(benched.path, path, signatures, options={"no_verify": True}))
+    return path
 
 
 def _measure(
-    runtime: str, path: str, benched: _Benched, seconds: float
+    runtime: Runtime, path: str, benched: _Benched, seconds: float
 ) -> tuple[dict[str, Any], Sequence[Array]]:
     request = {
-        "runtime": runtime,
+        "runtime": runtime.name,
         "path": os.path.abspath(path),
         "signature": benched.signature,
-        "inputs": [*benched.inputs],
         "outputs": benched.outputs,
         "seconds": seconds,
         "arrays": describe_arrays(benched.inputs),

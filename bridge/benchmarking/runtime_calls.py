@@ -2,7 +2,7 @@
 
 A request comes on the standard input and the answer goes to the standard output, as messages of
 `bridge.core.worker_messages`. The request has the runtime, the file, the signature, and the
-names of inputs and outputs; its parts are the inputs.
+names of outputs; its parts are the inputs.
 """
 
 from __future__ import annotations
@@ -18,100 +18,35 @@ from typing import Any
 import ml_dtypes  # noqa: F401 - numpy knows its dtypes by their names afterwards
 import numpy as np
 
+from bridge.core._jax import enable_x64
 from bridge.core.worker_messages import (
     describe_arrays,
     read_arrays,
     read_message,
     write_message,
 )
-from xla_call_module.dtypes import Array
+from bridge.formats.file_format import Runtime, RuntimeCall
+from bridge.formats.format_registry import format_of, format_runtimes
 
-__all__ = ["CALLS", "peak_memory"]
-
-Request = Mapping[str, Any]
-Arrays = Mapping[str, Array]
-Call = Callable[[], Sequence[Any]]
+__all__ = ["JAX", "RUNTIMES", "peak_memory"]
 
 _MAX_CALLS = 200
 
 
-def _jax(request: Request, arrays: Arrays) -> Call:
-    import jax
-
-    from bridge.core._jax import enable_x64
-    from bridge.litert.litert_model import bind_signatures
-    from bridge.loading.calling import call_flat
-    from bridge.loading.exported_from_call import exported_from_call
-
+def _jax(call: RuntimeCall) -> Callable[[], Sequence[Any]]:
     enable_x64().__enter__()  # files have the dtypes that they were exported with
-    (bound,) = bind_signatures(
-        request["path"], signatures=request["signature"], params=None, args=None,
-        platform="cpu", order=0, inputs=None, outputs=None,
-    ).values()  # fmt: skip
-    call = bound.original
-    function = jax.jit(call_flat(exported_from_call(call), name=call.name))
-    leaves = {index: jax.device_put(array) for index, (_, array) in bound.parameters.items()}
-    leaves |= {
-        index: jax.device_put(arrays[name].astype(call.args[index].dtype.numpy))
-        for index, name in bound.inputs.items()
-    }
-    return lambda: jax.block_until_ready(function(*(leaves[index] for index in call.kept)))
+    return format_of(call.path).open(call.path, call.signature).bind(call.inputs)
 
 
-def _tensorflow(request: Request, arrays: Arrays) -> Call:
-    import tensorflow as tf
-
-    loaded = tf.saved_model.load(request["path"])
-    function = loaded.signatures[request["signature"]]
-    specs = function.structured_input_signature[1]
-    tensors = {name: tf.cast(array, specs[name].dtype) for name, array in arrays.items()}
-
-    def call(_: Any = loaded) -> list[Any]:  # its variables live as long as it does
-        results = function(**tensors)
-        return [results[name].numpy() for name in request["outputs"]]
-
-    return call
-
-
-def _onnx_runtime(request: Request, arrays: Arrays) -> Call:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        request["path"], options, providers=["CPUExecutionProvider"]
-    )
-    names = [value.name for value in session.get_inputs()]
-    feeds = dict(zip(request["inputs"], arrays.values(), strict=True))
-    feeds = {name: feeds[name] for name in names}
-    return lambda: session.run(None, feeds)
-
-
-def _litert(request: Request, arrays: Arrays) -> Call:
-    from ai_edge_litert.interpreter import Interpreter
-
-    runner = Interpreter(request["path"], num_threads=1).get_signature_runner(request["signature"])
-
-    def call() -> list[Any]:
-        results = runner(**arrays)
-        return [results[name] for name in request["outputs"]]
-
-    return call
-
-
-CALLS = {
-    "JAX": _jax,
-    "TensorFlow": _tensorflow,
-    "ONNX Runtime": _onnx_runtime,
-    "LiteRT": _litert,
-}
-# What is imported before the clock runs.
-_MODULES = {
-    "JAX": ("jax", "bridge.litert.litert_model", "bridge.loading.calling"),
-    "TensorFlow": ("tensorflow",),
-    "ONNX Runtime": ("onnxruntime",),
-    "LiteRT": ("ai_edge_litert.interpreter",),
-}
+# The reference, which calls files of which those of other formats are made.
+JAX = Runtime(
+    name="JAX",
+    option="jax",
+    wheels=("jax",),
+    modules=("jax", "bridge.formats.runnable", "bridge.loading.loaded_model"),
+    prepare=_jax,
+)
+RUNTIMES = {each.name: each for each in (JAX, *format_runtimes().values())}
 
 
 def peak_memory() -> int:
@@ -124,13 +59,18 @@ def peak_memory() -> int:
     return int(lines["VmHWM"].split()[0]) * 1024
 
 
-def _measure(request: Request, parts: Sequence[bytes]) -> tuple[dict[str, Any], list[Any]]:
+def _measure(
+    request: Mapping[str, Any], parts: Sequence[bytes]
+) -> tuple[dict[str, Any], list[Any]]:
     """Return what was measured, and the results."""
-    arrays = read_arrays(request["arrays"], parts)
-    for name in _MODULES[request["runtime"]]:
+    inputs = read_arrays(request["arrays"], parts)
+    runtime = RUNTIMES[request["runtime"]]
+    for name in runtime.modules:
         importlib.import_module(name)
     begun = time.perf_counter()
-    call = CALLS[request["runtime"]](request, arrays)
+    call = runtime.prepare(
+        RuntimeCall(request["path"], request["signature"], inputs, tuple(request["outputs"]))
+    )
     results = [np.asarray(result) for result in call()]
     first = time.perf_counter() - begun
     times: list[float] = []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from bridge.core.operations_option import parse_operations
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck, parse_checks
 from xla_call_module.errors import ArgumentError, InteropError, StructureError
@@ -63,12 +64,14 @@ class ChainOptions:
             computes them again.
         hoist_constants: from how many bytes on a constant is taken out of the modules; None for
             never.
+        plain_operations: whether the orders run as TensorFlow's own operations, without XLA.
     """
 
     disabled_checks: tuple[DisabledCheck, ...] = ()
     portable_linalg: bool = True
     residuals: bool = False
     hoist_constants: int | None = HOISTED_FROM
+    plain_operations: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a size that no constant can have."""
@@ -82,13 +85,20 @@ class ChainOptions:
         linalg: str,
         residuals: bool,
         hoist_constants: int | None,
+        operations: str,
     ) -> ChainOptions:
         """Return the options that the verbs take under the same names.
 
         Raises:
             StructureError: one of them is none of its kind.
         """
-        return cls(parse_checks(disabled_checks), parse_linalg(linalg), residuals, hoist_constants)
+        return cls(
+            parse_checks(disabled_checks),
+            parse_linalg(linalg),
+            residuals,
+            hoist_constants,
+            parse_operations(operations),
+        )
 
     def target(self, tensorflow: Release | None, artifact: Artifact) -> Target:
         """Return what the pipeline makes each order for."""

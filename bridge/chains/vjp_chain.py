@@ -11,8 +11,10 @@ from jax import export
 
 from bridge.chains.exported_order import vjp_of
 from bridge.chains.orders import NOT_DIFFERENTIABLE, ChainOptions, check_order
+from bridge.chains.plain_operations import lower_orders
+from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.analyses.several_devices import check_one_device
-from xla_call_module.call import FOR_TFLITE, MADE_OF_OPERATIONS, CallModule
+from xla_call_module.call import MADE_OF_OPERATIONS, CallModule
 from xla_call_module.errors import ShardingError, VersionError
 from xla_call_module.exported import (
     argument_specs,
@@ -37,9 +39,10 @@ def build_chain(
     tensorflow: str | None = None,
     known: Collection[str] = (),
     keeps_trees: bool = True,
-    for_tflite: export.Exported | None = None,
-) -> Prepared:
-    """Return the call, its VJP and so on, all as the wanted TensorFlow reads them.
+) -> tuple[Prepared, tuple[TensorFlowGraph, ...]]:
+    """Return the call, its VJP and so on, as the wanted TensorFlow reads them, and their graphs.
+
+    These are of TensorFlow's own operations, and there are none unless the options ask for them.
 
     Args:
         exported: the function.
@@ -49,8 +52,6 @@ def build_chain(
         known: keys of constants whose values are at hand already.
         keeps_trees: whether the call carries its pytrees. Without them it is one of flat arguments
             for JAX, which a process reads that lacks their classes.
-        for_tflite: the same function in the operations that its call is to have, whose platforms
-            all orders are for; None for those that it has.
 
     Raises:
         InteropError: the function cannot cross; for a VJP there is a warning, and no further order.
@@ -62,17 +63,16 @@ def build_chain(
     """
     check_order(gradient_order)
     release = None if tensorflow is None else parse_release(tensorflow)
+    if options.plain_operations:
+        release = None  # whichever reads the module, it does not run it
     target = dataclasses.replace(options.target(release, Artifact.FOR_RELEASE), for_file=True)
     # Making VJPs is what takes the most memory, so that no module is parsed before.
     orders, missing = _differentiated(exported, gradient_order)
-    if for_tflite is not None:
-        orders[0] = for_tflite
-        target = dataclasses.replace(target, platforms=for_tflite.platforms)
     to_call = partial(_to_unparsed, options=options, keeps_trees=keeps_trees)
     # What follows an order without a VJP of its own is made of its operations.
     own = next((n for n, order in enumerate(orders) if not order.has_vjp()), len(orders))
     changes = [MADE_OF_OPERATIONS if n > own else "" for n in range(len(orders))]
-    changes[0] = FOR_TFLITE if for_tflite is not None else ""
+    plain = [*map(to_call, orders)] if options.plain_operations else []
     calls = (to_call(orders.pop(0), change=change) for change in changes)
     try:
         prepared = prepare_chain(calls, target, residuals=options.residuals, known=known)
@@ -84,7 +84,8 @@ def build_chain(
     for reason in (missing, _several_devices(prepared.calls[0])):
         if reason:
             warn(reason)
-    return prepared
+    graphs = lower_orders(plain, prepared, options, known=known) if plain else ()
+    return prepared, graphs
 
 
 def _differentiated(

@@ -9,11 +9,10 @@ from pathlib import Path
 from rich.console import Console
 
 from bridge.cli.command_arguments import add_arguments, expand_home, to_parts
+from bridge.formats.format_registry import file_names, format_runtimes
 from xla_call_module.errors import StructureError
 
 __all__ = ["add_benchmark", "run_benchmark"]
-
-_NAMES = {"jax": "JAX", "tensorflow": "TensorFlow", "onnx": "ONNX Runtime", "litert": "LiteRT"}
 
 
 def add_benchmark(parser: argparse.ArgumentParser) -> None:
@@ -22,15 +21,14 @@ def add_benchmark(parser: argparse.ArgumentParser) -> None:
         "path",
         metavar="FILE",
         type=expand_home,
-        help="the folder of a SavedModel, or the file of a serialized Exported, of StableHLO, of "
-        "an ONNX model or of a LiteRT model",
+        help=f"the folder of a SavedModel, or the file of {file_names()}",
     )
     parser.add_argument("--signature", metavar="KEY", help="the signature, if not the default")
     parser.add_argument(
         "--runtimes",
         metavar="NAMES",
         type=to_parts,
-        help=f"some of {', '.join(_NAMES)}; by default all",
+        help=f"some of jax, {', '.join(format_runtimes())}; by default all",
     )
     parser.add_argument(
         "--seconds",
@@ -47,17 +45,19 @@ def run_benchmark(options: argparse.Namespace) -> int:
     """Print the table; 1 where a runtime at hand does not run the file."""
     from bridge.benchmarking.benchmark import benchmark
     from bridge.benchmarking.benchmark_report import draw, print_benchmark
+    from bridge.benchmarking.runtime_calls import RUNTIMES
 
-    names = options.runtimes or [*_NAMES]
-    if unknown := [name for name in names if name not in _NAMES]:
+    by_option = {runtime.option: name for name, runtime in RUNTIMES.items()}
+    names = options.runtimes or [*by_option]
+    if unknown := [name for name in names if name not in by_option]:
         raise StructureError(
-            f"--runtimes has {unknown[0]!r}; expected some of {', '.join(_NAMES)}. To do: name "
+            f"--runtimes has {unknown[0]!r}; expected some of {', '.join(by_option)}. To do: name "
             "those."
         )
     report = benchmark(
         options.path,
         signature=options.signature,
-        runtimes=[_NAMES[name] for name in names],
+        runtimes=[by_option[name] for name in names],
         seconds=options.seconds,
         seed=options.seed,
     )

@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from bridge.core.operations_option import OPERATIONS
 from xla_call_module.linalg.linalg_option import LINALG
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "PARAMS_SEPARATOR",
     "SAVE_ARGUMENTS",
     "add_arguments",
+    "add_declared",
     "add_fields",
     "argument",
     "expand_home",
@@ -151,10 +153,10 @@ SAVE_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "help": "where in the results the new parameters stand, which a call then assigns: 0; "
         "cache=1 for a part of them; train=0 or decode:cache=1 for one of several signatures",
     },
-    "tflite": {
-        "action": "store_true",
-        "help": "write it, for cpu, in operations that TensorFlow's converter to TFLite makes the "
-        "same of",
+    "operations": {
+        "choices": OPERATIONS,
+        "help": "what the file runs: modules that XLA compiles, or TensorFlow's own operations, "
+        f"for servers without XLA; by default {OPERATIONS[0]}",
     },
 }
 # Of a file of parameters, for `export` and `update`.
@@ -230,6 +232,14 @@ def add_arguments(parser: argparse.ArgumentParser, *names: str) -> None:
     """Let a command take arguments that are declared here."""
     for name in names:
         _add(parser, name, {**SAVE_ARGUMENTS, **_SHARED}[name])
+
+
+def add_declared(
+    parser: argparse.ArgumentParser, declarations: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Let a command take the arguments that a format declares for itself."""
+    for name, declaration in declarations.items():
+        _add(parser, name, declaration)
 
 
 def read_save_arguments(options: argparse.Namespace) -> dict[str, Any]:

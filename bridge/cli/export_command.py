@@ -25,6 +25,7 @@ from bridge.cli.export_request import ExportRequest
 from bridge.inspecting.report_facts import revision_of
 from bridge.inspecting.wording import readers
 from bridge.verify import verify
+from savedmodel.files.remote import is_remote, parse_path
 from xla_call_module.errors import InteropError, MissingDependencyError, StructureError
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _check_request(request: ExportRequest, options: argparse.Namespace) -> None:
     """End the process where an argument would have no effect, or nothing could be written."""
     if options.python is not None and not options.check:
         options.parser.error("--python is for --check")
-    if options.check and "://" in request.out:
+    if options.check and is_remote(parse_path(request.out)):
         options.parser.error("--check needs a folder, and --out is an address")
     if not request.overwrite and os.path.lexists(request.out):
         raise StructureError(

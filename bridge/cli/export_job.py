@@ -29,8 +29,8 @@ from bridge.exporting.plain_parameters import with_counters
 from bridge.inspect import inspect
 from bridge.inspecting.report import FileReport
 from bridge.save import save
-from bridge.saving.tflite_options import tflite_platforms
 from savedmodel.files.folder import staged_folder
+from savedmodel.files.remote import is_remote, parse_path
 from savedmodel.manifest import Manifest, hash_file, write_manifest
 from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.checks import parse_checks
@@ -78,7 +78,8 @@ def run_export(
         params = read_params_option(request, folder)
         progress(f"exporting {request.target}")
         traced = _trace(target, params, request)
-        out = request.out if "://" in request.out else folder / request.out
+        out = parse_path(request.out)
+        out = out if is_remote(out) else os.path.join(folder, out)
         with staged_folder(out, overwrite=request.overwrite) as staged:
             progress("saving")
             _save(traced, staged, request)
@@ -107,18 +108,12 @@ def _trace(target: Target, params: Any, request: ExportRequest) -> ExportedModel
             params=params,
             inputs=request.inputs,
             args=None if is_exported else list(request.args),
-            platforms=_platforms(target.value, request),
+            platforms=request.platforms,
             disabled_checks=parse_checks(request.options.get("disabled_checks", ())),
             constraints=request.constraints,
             updates=positions,
         )
     return dataclasses.replace(traced, trainable=_trainable(traced, request.trainable))
-
-
-def _platforms(model: Any, request: ExportRequest) -> Sequence[str] | None:
-    if request.options.get("tflite"):
-        return tflite_platforms(model, request.platforms)
-    return request.platforms
 
 
 def _updates(model: Any, request: ExportRequest) -> Updates | None:

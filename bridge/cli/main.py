@@ -16,6 +16,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +31,15 @@ from bridge.cli.command_arguments import (
     to_sizes,
     to_tolerance_numbers,
 )
+from bridge.cli.convert_command import add_convert, run_convert
 from bridge.cli.export_command import add_export, run_export_command
 from bridge.cli.inspect_command import add_inspect, run_inspect
 from bridge.cli.update_command import add_update, run_update
+from bridge.formats.format_registry import all_formats, file_names
 from bridge.verify import verify
 from savedmodel.files.model_folder import read_one_version
 from savedmodel.manifest import compare_manifest, read_manifest
-from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.errors import InteropError
 
 if TYPE_CHECKING:
     from bridge.serving.publishing import Published
@@ -95,8 +98,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("jax-tf-bridge: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except (InteropError, OSError) as error:
-        print(f"jax-tf-bridge: {_name_options(str(error), options.parser)}", file=sys.stderr)
+        message = f"{error}{_cure_of(error)}"
+        print(f"jax-tf-bridge: {_name_options(message, options.parser)}", file=sys.stderr)
         return _TROUBLE
+
+
+def _cure_of(error: Exception) -> str:
+    """Return what to do about an error of the system, which does not say it."""
+    if isinstance(error, FileNotFoundError):
+        return ". To do: name a file or folder that is there."
+    if isinstance(error, PermissionError):
+        return ". To do: name a place that this user may read and write."
+    return ""
 
 
 @contextlib.contextmanager
@@ -156,7 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version)
     commands = parser.add_subparsers(metavar="command", required=True, parser_class=_CommandParser)
-    for command in _COMMANDS:
+    for command in _commands():
         sentence = f"{command.summary[0].upper()}{command.summary[1:]}."
         added = commands.add_parser(command.name, help=command.summary, description=sentence)
         command.add_arguments(added)
@@ -241,102 +254,6 @@ def _run_manifest(options: argparse.Namespace) -> int:
     return 1 if differences else 0
 
 
-def _add_onnx(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, "artifact")
-    parser.add_argument("target", metavar="OUT.onnx", type=expand_home, help="the file to write")
-    parser.add_argument("--signature", metavar="KEY", help="the signature, if not the default")
-    parser.add_argument("--opset", type=int, help="the version of ONNX's operations")
-    add_arguments(parser, "platform", "vjp_order")
-    parser.add_argument(
-        "--external-data",
-        choices=("auto", "yes", "no"),
-        default="auto",
-        help="whether weights are in a file of their own; by default past 1 GiB",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace OUT.onnx")
-    add_arguments(parser, "imports")
-
-
-def _run_onnx(options: argparse.Namespace) -> int:
-    from bridge.load import load
-    from bridge.onnx.conversion import save_onnx
-
-    source = options.artifact
-    apart: dict[str, str | bool] = {"auto": "auto", "yes": True, "no": False}
-    if options.signature is not None:
-        signatures = load(source).signatures
-        if options.signature not in signatures:
-            raise StructureError(
-                f"{source} has no signature {options.signature!r}; it has "
-                f"{', '.join(map(repr, signatures))}. To do: name one of these."
-            )
-        source = signatures[options.signature]
-    written = save_onnx(
-        source,
-        options.target,
-        gradient_order=options.vjp_order,
-        external_data=apart[options.external_data],
-        platform=options.platform,
-        opset=options.opset,
-        overwrite=options.overwrite,
-    )
-    print(written)
-    return 0
-
-
-def _add_litert(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, "artifact")
-    parser.add_argument("target", metavar="OUT.tflite", type=expand_home, help="the file to write")
-    parser.add_argument(
-        "--signature",
-        metavar="KEY",
-        action="append",
-        help="a signature of the SavedModel, several times for several; by default all",
-    )
-    add_arguments(parser, "platform", "vjp_order")
-    parser.add_argument(
-        "--quantize",
-        choices=("dynamic_int8", "float16", "int8"),
-        help="weights of int8 or float16, or all of int8 with --calibration",
-    )
-    parser.add_argument(
-        "--calibration",
-        metavar="FILE.npz",
-        type=expand_home,
-        help="arrays by INPUT or SIGNATURE/INPUT, whose first axis has the calls",
-    )
-    parser.add_argument(
-        "--state",
-        choices=("variables", "arguments"),
-        default="variables",
-        help="whether the interpreter keeps what is assigned, or it is passed and returned",
-    )
-    parser.add_argument(
-        "--no-verify", action="store_true", help="write what was not compared with JAX"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace OUT.tflite")
-    add_arguments(parser, "imports")
-
-
-def _run_litert(options: argparse.Namespace) -> int:
-    from bridge.litert.conversion import save_litert
-
-    written = save_litert(
-        options.artifact,
-        options.target,
-        signatures=options.signature,
-        gradient_order=options.vjp_order,
-        platform=options.platform,
-        quantize=options.quantize,
-        calibration=options.calibration,
-        state=options.state,
-        verify=not options.no_verify,
-        overwrite=options.overwrite,
-    )
-    print(written)
-    return 0
-
-
 def _add_passes(parser: argparse.ArgumentParser) -> None:
     add_arguments(parser, "path", "tensorflow", "linalg", "platforms", "imports")
     parser.add_argument("--run", metavar="NAME", help="run one pass and print each module after it")
@@ -383,6 +300,9 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
         type=float,
         help="measure the first request of each batch size in TensorFlow, for so long at most",
     )
+    parser.add_argument(
+        "--force", action="store_true", help="make a new version although nothing has changed"
+    )
 
 
 def _add_rollback(parser: argparse.ArgumentParser) -> None:
@@ -407,6 +327,7 @@ def _run_publish(options: argparse.Namespace) -> int:
         keep=options.keep,
         name=options.name,
         measure=options.measure,
+        force=options.force,
     )
     _print_published(published, as_json=options.json)
     return 0
@@ -432,7 +353,8 @@ def _add_retarget(parser: argparse.ArgumentParser) -> None:
         "source", metavar="IN", type=expand_home, help="the folder of a SavedModel of any writer"
     )
     parser.add_argument("target", metavar="OUT", type=expand_home, help="the new folder")
-    add_arguments(parser, "tensorflow", "linalg", "platforms", "disabled_checks", "imports")
+    names = ("tensorflow", "linalg", "platforms", "disabled_checks", "operations", "imports")
+    add_arguments(parser, *names)
     parser.add_argument(
         "--gradient-order",
         metavar="N",
@@ -467,8 +389,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "path",
         metavar="FILE",
         type=expand_home,
-        help="the folder of a SavedModel or of its versions, or the file of a serialized Exported, "
-        "of StableHLO, of an ONNX model or of a LiteRT model",
+        help=f"the folder of a SavedModel or of its versions, or the file of {file_names()}",
     )
     parser.add_argument(
         "--input",
@@ -562,9 +483,7 @@ _COMMANDS = (
     _Command("diff", "show in what two SavedModels differ", _add_diff, _run_diff),
     _Command("export", "write a SavedModel", add_export, run_export_command),
     _Command("inspect", "show what is in a SavedModel", add_inspect, run_inspect),
-    _Command("litert", "make a LiteRT model of a SavedModel or artifact", _add_litert, _run_litert),
     _Command("manifest", "compare a SavedModel with its manifest", _add_manifest, _run_manifest),
-    _Command("onnx", "make an ONNX model of a SavedModel or artifact", _add_onnx, _run_onnx),
     _Command("passes", "list the passes that would run", _add_passes, _run_passes),
     _Command(
         "publish", "put a SavedModel where TensorFlow Serving finds it", _add_publish, _run_publish
@@ -573,5 +492,22 @@ _COMMANDS = (
     _Command("rollback", "serve an older version again", _add_rollback, _run_rollback),
     _Command("run", "call a function of a file, and show its results", _add_run, _run_run),
     _Command("update", "put new weights into a SavedModel", add_update, run_update),
-    _Command("verify", "compare TensorFlow, or LiteRT, with JAX", _add_verify, _run_verify),
+    _Command(
+        "verify", "compare a file with JAX in the runtime that serves it", _add_verify, _run_verify
+    ),
 )
+
+
+def _commands() -> list[_Command]:
+    """Return all commands, with those that the formats of files have, by their names."""
+    converting = [
+        _Command(
+            format_.command.name,
+            f"make {format_.name} of a SavedModel or artifact",
+            partial(add_convert, format_=format_),
+            partial(run_convert, format_=format_),
+        )
+        for format_ in all_formats()
+        if format_.command is not None
+    ]
+    return sorted([*_COMMANDS, *converting], key=lambda command: command.name)

@@ -15,10 +15,11 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from bridge.cli.run_sources import Runnable, open_runnable
 from bridge.core._jax import enable_x64
 from bridge.core.given_arrays import fit_array, parse_json_array, read_array, read_arrays
 from bridge.core.probes import EDGES, RANDOM, choose_sizes, draw
+from bridge.formats.format_registry import format_of
+from bridge.formats.runnable import Runnable
 from bridge.inspecting.cost import parse_sizes
 from bridge.inspecting.wording import counted, printable, size
 from savedmodel.files.folder import hidden_folder
@@ -53,7 +54,7 @@ def run_run_command(options: argparse.Namespace) -> int:
     given = _read_inputs(options.input)
     # Files have the dtypes that they were exported with, whatever JAX is set to.
     with enable_x64():
-        runnable = open_runnable(options.path, options.signature)
+        runnable = format_of(options.path).open(options.path, options.signature)
         arrays, sizes = _arrays(runnable, given, parse_sizes(options.size), seed=options.seed)
         results = runnable.call(arrays)
     if options.output is not None:

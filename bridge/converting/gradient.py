@@ -19,6 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from bridge.chains.orders import NOT_DIFFERENTIABLE, ChainOptions, Order, check_order
+from bridge.chains.plain_operations import lower_orders
+from savedmodel.encode.graph_functions import serialize_graph
 from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module._tf import (
     flags_in_force,
@@ -31,6 +33,7 @@ from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck, unite
 from xla_call_module.dimensions import evaluate_shape, solve
 from xla_call_module.errors import MissingDependencyError
 from xla_call_module.passes.pipeline import Artifact, prepare, prepare_chain
+from xla_call_module.runtime.function_op import FunctionOp
 from xla_call_module.runtime.op import Op, static_shape
 from xla_call_module.runtime.shape_guard import read_check
 from xla_call_module.runtime.tensorflow_errors import ShapeMismatchError
@@ -179,7 +182,8 @@ class DifferentiableCall:
 
     def runner(self) -> Callable[[Sequence[np.ndarray[Any, Any]]], Tensors] | None:
         """Return what runs the call in JAX where nothing is recorded; None where it cannot be."""
-        if (exported := self._source.exported) is None:
+        exported = self._source.exported
+        if exported is None or self._options.passes.plain_operations:
             return None
         from bridge.converting.eager import to_runner  # imports JAX
 
@@ -397,18 +401,32 @@ class DifferentiableCall:
             if not tf.executing_eagerly():
                 # In a session's graph a constant would be one of that graph alone.
                 passes = replace(passes, hoist_constants=None)
-            target = passes.target(release, Artifact.UNCHANGED if runs else Artifact.IF_NEEDED)
+            as_is = runs or passes.plain_operations
+            target = passes.target(release, Artifact.UNCHANGED if as_is else Artifact.IF_NEEDED)
             with self._explaining_jaxlib():
                 prepared = prepare_chain(calls, target, residuals=residuals, known=self._constants)
+                graphs = (
+                    lower_orders(
+                        calls, prepared, replace(passes, residuals=residuals),
+                        known=self._constants, first_order=orders[0]._order,
+                    )
+                    if passes.plain_operations
+                    else (None,) * len(calls)
+                )  # fmt: skip
             values = prepared.constants.items()
             self._constants.update((key, tf.constant(value)) for key, value in values)
         ops = []
-        for order, call in zip(orders, prepared.calls, strict=True):
+        for order, call, graph in zip(orders, prepared.calls, graphs, strict=True):
             convention = order._source.call.version
             if self._options.keeps_convention and convention <= release.convention:
                 call = replace(call, version=convention)
             constants = tuple(self._constants[key] for key in call.hoisted)
-            op = Op(call, read_check=partial(order._read_check, is_recorded=runs))
+            check = partial(order._read_check, is_recorded=runs)
+            op = (
+                Op(call, read_check=check)
+                if graph is None
+                else FunctionOp(call, serialize_graph(graph), read_check=check)
+            )
             ops.append(_PreparedOp(op, constants, assert_shapes=order._order == 0))
         return ops
 

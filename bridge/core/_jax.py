@@ -402,17 +402,24 @@ def unstable_calls(error: Exception) -> list[tuple[str, str]]:
 
 
 def tracing_error_kind(error: Exception) -> str:
-    """Return `value`, `size`, `keys` or `scope` for what a trace did not have; else nothing.
+    """Return which kind of thing a trace did not have; empty for another error.
 
-    It needed the value of an argument, a symbolic dimension as a number, an order of the keys of
-    a dict, or one scope of all symbolic dimensions. Not all of these have classes; a plain
-    TypeError or ValueError is told by its text alone (jax/_src/core.py, `canonicalize_shape`;
-    CPython, of `_DimExpr`; jaxlib's pytrees; jax/_src/export/shape_poly.py). Without the gate the
-    error is JAX's own. It can go when each has a class.
+    It is the value of a traced array: for NumPy (`numpy`), for a branch of Python (`branch`), for a
+    Python number (`number`), for a shape (`shape`) or to select by a mask (`mask`); or a symbolic
+    dimension as a number (`size`), an order of the keys of a dict (`keys`), one scope of all
+    symbolic dimensions (`scope`), or results that are arrays (`result`). Not all have classes; a
+    plain TypeError or ValueError is told by its text alone (jax/_src/core.py, `canonicalize_shape`;
+    CPython, of `_DimExpr`; jaxlib's pytrees; jax/_src/export/shape_poly.py;
+    jax/_src/interpreters/partial_eval.py). Without the gate the error is JAX's own. It can go when
+    each has a class.
     """
     name, text = type(error).__name__, str(error)
-    if name in _VALUE_ERRORS or "Shapes must be 1D sequences of concrete values" in text:
-        return "value"
+    if "Shapes must be 1D sequences of concrete values" in text:
+        return "shape"
+    if name in _VALUE_ERRORS:
+        return _VALUE_ERRORS[name]
+    if "returned a value of type" in text and "not a valid JAX type" in text:
+        return "result"
     if name == _INCONCLUSIVE or "'_DimExpr' object cannot be interpreted as an integer" in text:
         return "size"
     unsortable = "Comparator raised exception while sorting pytree dictionary keys"
@@ -421,10 +428,13 @@ def tracing_error_kind(error: Exception) -> str:
     return "keys" if unsortable in text else ""
 
 
-_VALUE_ERRORS = frozenset({
-    "ConcretizationTypeError", "NonConcreteBooleanIndexError", "TracerArrayConversionError",
-    "TracerBoolConversionError", "TracerIntegerConversionError",
-})  # fmt: skip
+_VALUE_ERRORS = {
+    "ConcretizationTypeError": "number",
+    "NonConcreteBooleanIndexError": "mask",
+    "TracerArrayConversionError": "numpy",
+    "TracerBoolConversionError": "branch",
+    "TracerIntegerConversionError": "number",
+}
 _INCONCLUSIVE = "InconclusiveDimensionOperation"
 
 

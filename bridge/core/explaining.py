@@ -7,7 +7,7 @@ is imported here.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,47 @@ from xla_call_module.errors import (
     UnsupportedError,
     shown_as_base,
 )
-from xla_call_module.tracebacks import is_internal_file
+from xla_call_module.tracebacks import is_internal_file, raised_at
 
-__all__ = ["calls_back", "explain_tracing", "flatten", "refusing_unsortable_keys"]
+__all__ = [
+    "arguments_of",
+    "calls_back",
+    "explain_tracing",
+    "flatten",
+    "refusing_unsortable_keys",
+]
 
-_BIND = (
-    "takes an argument as a Python value, and what is exported gets arrays. To do: bind it, as in "
-    "functools.partial(f, train=False), or leave it to its default; or compute with jnp.where and "
-    "jax.lax.cond"
+_BIND = "bind it, as in functools.partial(f, train=False), or leave it to its default"
+_NUMPY = (
+    "hands a traced array to NumPy{at}, which computes with numbers alone. To do: compute it with "
+    "jax.numpy, as in jnp.tanh(x) for np.tanh(x)"
+)
+_TENSORFLOW = (
+    "hands a traced array to TensorFlow{at}, which computes with tensors alone. To do: compute it "
+    "with jax.numpy, or make a JAX function of TensorFlow's with bridge.call_tf"
+)
+_BRANCH = (
+    "takes an argument as a Python value{at}, as `if`, `while`, `and` and `assert` do, and what is "
+    "exported gets arrays. To do: compute with jnp.where, jax.lax.cond or jax.lax.while_loop; "
+    f"where the argument is a setting, {_BIND}"
+)
+_NUMBER = (
+    "takes an array as a Python number{at}, as float(x), int(x), x.item() and range(x) do, and the "
+    "number is not there while it is traced. To do: compute with the array itself, as in "
+    f"x / x.sum(); where an argument is a setting, {_BIND}"
+)
+_SHAPE = (
+    "takes the value of an array as a size{at}, and what is exported has shapes that no value "
+    f"decides. To do: take the size of a shape, as in x.shape[0]; where it is an argument, {_BIND}"
+)
+_MASK = (
+    "selects by a mask{at}, as in x[x > 0], and the size of what it selects is in no shape. To do: "
+    "compute with all elements, as in jnp.where(x > 0, x, 0), or select a fixed number, as in "
+    "jnp.nonzero(x > 0, size=8)"
+)
+_RESULT = (
+    "returns what is no array. To do: return arrays, and pytrees of them; what else belongs to a "
+    "result, such as a label as text, is for the caller to add"
 )
 _FIXED = (
     "needs a size that was given a name as a number. To do: export it with a fixed size, as in "
@@ -54,7 +87,18 @@ _STATE = (
     "use_running_average=True; or pass a function that calls apply with mutable= and returns the "
     "new state, too"
 )
-_BY_KIND = {"value": _BIND, "size": _FIXED, "keys": _SORTED, "scope": _SCOPE}
+_BY_KIND = {
+    "branch": _BRANCH,
+    "keys": _SORTED,
+    "mask": _MASK,
+    "number": _NUMBER,
+    "numpy": _NUMPY,
+    "result": _RESULT,
+    "scope": _SCOPE,
+    "shape": _SHAPE,
+    "size": _FIXED,
+}
+_OF_TENSORFLOW = {"keras", "tensorflow", "tf_keras"}
 _OF_FRAMEWORKS = {
     ("haiku", "MissingRNGError"): _KEY,
     ("flax", "InvalidRngError"): _KEY,
@@ -77,10 +121,15 @@ def explain_tracing(name: str, error: Exception) -> StructureError | None:
     )
     if what is None:
         return None
+    at, called = raised_at(error)
+    if what == _NUMPY and {*called} & _OF_TENSORFLOW:
+        what = _TENSORFLOW
     cls: Any = {ValueError: StructureError, TypeError: ArgumentError}.get(type(error))
     if cls is None:
         cls = shown_as_base(type(type(error).__name__, (StructureError, type(error)), {}))
-    explained: StructureError = cls(f"{name} {what}. What was raised: {error}")
+    # The further lines name the function that was traced, and a page of JAX.
+    raised = str(error).strip().partition("\n")[0]
+    explained: StructureError = cls(f"{name} {what.format(at=at)}. JAX says: {raised}")
     return explained
 
 
@@ -119,13 +168,26 @@ def flatten(tree: Any, *, where: str) -> tuple[list[Any], tree_util.PyTreeDef]:
             raise
 
 
-def calls_back(name: str, frames: Sequence[tuple[str, int]], error: Exception) -> UnsupportedError:
+def arguments_of(args: Collection[Any], kwargs: Collection[str]) -> str:
+    """Return how many positional arguments a call has, and which ones by name.
+
+    Example:
+        >>> arguments_of([1.0], {"mask": 2.0})
+        'one argument and mask by name'
+    """
+    count = {0: "no argument", 1: "one argument"}.get(len(args), f"{len(args)} arguments")
+    if not kwargs:
+        return count
+    named = f"{', '.join(kwargs)} by name"
+    return f"{count} and {named}" if args else named
+
+
+def calls_back(name: str, frames: Sequence[tuple[str, int]]) -> UnsupportedError:
     """Return the error of a function that calls back to Python.
 
     Args:
         name: the name of the function.
         frames: files and lines of the callback, from it outwards.
-        error: the error of JAX.
     """
     equinox = _folder_of("equinox")
     own = [
@@ -139,14 +201,12 @@ def calls_back(name: str, frames: Sequence[tuple[str, int]], error: Exception) -
             f"{name} checks its values with equinox.error_if{at}, which calls back to Python, and "
             "the callback cannot leave this process. To do: set the environment variable "
             "EQX_ON_ERROR=nan before equinox is imported, for NaN in the place of an error, or "
-            "EQX_ON_ERROR=off; or pass throw=False to what diffrax, optimistix and lineax solve. "
-            f"JAX says: {error}"
+            "EQX_ON_ERROR=off; or pass throw=False to what diffrax, optimistix and lineax solve."
         )
     return UnsupportedError(
         f"{name} calls back to Python{at}, and the callback cannot leave this process. To do: "
         "leave pure_callback, io_callback and debug.print out of what is exported; a function of "
-        "bridge.call_tf is called back with compiled=False, which graph=True replaces. JAX says: "
-        f"{error}"
+        "bridge.call_tf is called back with compiled=False, which graph=True replaces."
     )
 
 

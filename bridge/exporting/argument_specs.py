@@ -65,8 +65,23 @@ def _read(arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(arguments, Mapping):
         return (), {name: _read_leaves(tree) for name, tree in arguments.items()}
     if isinstance(arguments, (list, tuple)):
+        for shape in filter(_is_shape, (arguments, *arguments)):
+            raise StructureError(
+                f"args= has the shape {shape!r} in the place of an argument; expected its shape "
+                f"and dtype. To do: write them as text, as in args={_as_text(shape)!r}."
+            )
         return tuple(map(_read_leaves, arguments)), {}
     return (_read_leaves(arguments),), {}
+
+
+def _is_shape(value: Any) -> bool:
+    """Return whether it is a shape as TensorFlow has it, with None for unknown sizes."""
+    kinds = {type(size) for size in value} if isinstance(value, (list, tuple)) else set()
+    return kinds == {type(None), int}
+
+
+def _as_text(shape: Sequence[int | None]) -> str:
+    return f"f32[{','.join('?' if size is None else str(size) for size in shape)}]"
 
 
 def _read_leaves(tree: Any) -> Any:
@@ -171,7 +186,7 @@ def _like(leaf: Any, name: str, symbols: _Symbols) -> jax.ShapeDtypeStruct:
     )
     if str(leaf.dtype) in KEY_DTYPES:
         return jax.ShapeDtypeStruct(shape, leaf.dtype)
-    if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+    if isinstance(leaf, np.generic):
         return jax.ShapeDtypeStruct(shape, narrow_dtype(leaf.dtype))
     if isinstance(leaf, jax.ShapeDtypeStruct):
         _check_width(str(leaf.dtype), name)

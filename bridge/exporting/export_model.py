@@ -11,11 +11,14 @@ import jax
 from jax import export, stages, tree_util
 
 from bridge.core._jax import static_parameters
+from bridge.core.explaining import arguments_of
 from bridge.core.exported_file import read_exported
 from bridge.core.updates import UpdatePositions
 from bridge.exporting.argument_specs import to_specs
+from bridge.exporting.call_check import Passed
 from bridge.exporting.framework_modules import to_model_function
 from bridge.exporting.lowering import export_for, refuse_static
+from bridge.exporting.model_function import ModelFunction
 from bridge.exporting.stages import exported_from_stage
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import StructureError, naming
@@ -111,10 +114,19 @@ def export_model(
         name=function.name,
         platforms=chosen,
         disabled_checks=disabled_checks,
+        passed=_passed(function, specs, by_name),
     )
     if inputs is None and args is None:
         inputs = function.input_names
     return ExportedModel(exported, function.params, function.select_trainable(trainable), inputs)
+
+
+def _passed(function: ModelFunction, specs: Sequence[Any], by_name: Mapping[str, Any]) -> Passed:
+    """Return how the arguments of a function were passed, for a call that does not fit."""
+    lacks_params = function.params is None and function.wrapper is None
+    lacking = " and params= was not passed" if lacks_params else ""
+    said = f"args= gives {arguments_of(specs, by_name)}{lacking}"
+    return Passed(said, function.wrapper, lacks_params)
 
 
 def _export_each(

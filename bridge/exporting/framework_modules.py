@@ -119,6 +119,7 @@ def _of_keras(keras: ModuleType, model: Any, params: Any) -> ModelFunction | Non
         flags,
         inputs,
         names,
+        wrapper="",
     )
 
 
@@ -161,7 +162,9 @@ def _of_equinox(equinox: ModuleType, model: Any, params: Any) -> ModelFunction |
         )
     call = with_signature_of(lambda p, *args, **kw: plain.rebuild(p)(*args, **kw), model)
     flags = plain.select(trained_leaves(model))
-    return ModelFunction(call, name, plain.params, flags, arranged=plain)
+    return ModelFunction(
+        call, name, plain.params, flags, arranged=plain, wrapper=_CALLED_WITH_ITSELF
+    )
 
 
 def _of_linen(linen: ModuleType, model: Any, params: Any) -> ModelFunction | None:
@@ -180,7 +183,13 @@ def _of_linen(linen: ModuleType, model: Any, params: Any) -> ModelFunction | Non
         )
     made = from_function(model.apply, params)
     call = with_signature_of(made.call, type(model).__call__, name=type(model).__name__)
-    return ModelFunction(call, name, made.params, made.trainable)
+    return ModelFunction(
+        call,
+        name,
+        made.params,
+        made.trainable,
+        wrapper="lambda params, x: module.apply(params, {})",
+    )
 
 
 def _of_nnx(nnx: ModuleType, model: Any, params: Any) -> ModelFunction | None:
@@ -215,7 +224,10 @@ def _of_nnx(nnx: ModuleType, model: Any, params: Any) -> ModelFunction | None:
         return results
 
     flags = flags_of_parts(state, lambda part: isinstance(part, nnx.Param), trained=True)
-    return ModelFunction(with_signature_of(call, model), name, plain.params, plain.select(flags))
+    return ModelFunction(
+        with_signature_of(call, model), name, plain.params, plain.select(flags),
+        wrapper=_CALLED_WITH_ITSELF,
+    )  # fmt: skip
 
 
 def _of_haiku(haiku: ModuleType, model: Any, params: Any) -> ModelFunction | None:
@@ -237,7 +249,8 @@ def _of_haiku(haiku: ModuleType, model: Any, params: Any) -> ModelFunction | Non
             name="haiku",
             skip=len(key) + 1,
         )
-        return ModelFunction(call, name, params, (True,) * len(tree_util.tree_leaves(params)))
+        trained = (True,) * len(tree_util.tree_leaves(params))
+        return ModelFunction(call, name, params, trained, wrapper="")
     if not isinstance(params, tuple) or len(params) != 2:
         raise StructureError(
             f"{name} has a state. To do: pass both that transformed.init returned, as in "
@@ -252,8 +265,11 @@ def _of_haiku(haiku: ModuleType, model: Any, params: Any) -> ModelFunction | Non
 
     both = {"params": params[0], "state": params[1]}
     call = with_signature_of(with_state, model.apply, name="haiku", skip=len(key) + 2)
-    return ModelFunction(call, name, both, in_collection(both, "params"))
+    return ModelFunction(call, name, both, in_collection(both, "params"), wrapper="")
 
+
+# A function that calls a module of Equinox or nnx, which is a pytree of its parameters.
+_CALLED_WITH_ITSELF = "lambda module, x: module({}) with params=module"
 
 _ADAPTERS: Mapping[str, Callable[[ModuleType, Any, Any], ModelFunction | None]] = {
     "keras": _of_keras,
@@ -288,8 +304,8 @@ def _refuse_new_state(name: str, old: Sequence[Any], new: Sequence[Any]) -> None
 
 def _new_state(name: str, what: str) -> StructureError:
     return StructureError(
-        f"{name} changes {what}, as in training, when it is called, and a signature has no place "
-        "for that. To do: save it as it is for inference: model.eval() in nnx, or initial_carry= "
-        "for the carry of an nnx.RNN that is drawn; is_training=False in the function that Haiku "
-        "transforms; or pass a function that returns the new state, too, and say by updates= where."
+        f"{name} changes {what}, as in training, when it is called, and only its results are taken "
+        "here. To do: pass it as it is for inference: model.eval() in nnx, or initial_carry= for "
+        "the carry of an nnx.RNN that is drawn; is_training=False in the function that Haiku "
+        "transforms; or pass a function that takes the state and returns the new one, too."
     )

@@ -13,6 +13,7 @@ from jax import export, tree_util
 
 from bridge.core._jax import callback_frames, missing_rule, replace_vjp, unstable_calls
 from bridge.core.explaining import calls_back, explain_tracing
+from bridge.exporting.call_check import Passed, check_call
 from xla_call_module._jax import survive_forks
 from xla_call_module.checks import DisabledCheck, parse_checks, unite
 from xla_call_module.errors import (
@@ -41,6 +42,7 @@ def export_for(
     name: str,
     platforms: Sequence[str],
     disabled_checks: Sequence[DisabledCheck],
+    passed: Passed | None = None,
 ) -> export.Exported:
     """Return the `Exported` of a function, for all of the platforms.
 
@@ -51,8 +53,10 @@ def export_for(
         name: the name of the function in messages.
         platforms: the platforms to lower for, in the order of the platform index.
         disabled_checks: safety checks to leave out; those that JAX does not have are ignored.
+        passed: how the arguments were passed, for messages; None for a plain call.
 
     Raises:
+        ArgumentError: it cannot be called with these arguments, or is a function of TensorFlow.
         LoweringError: it cannot be lowered for some of the platforms; the message names the
             primitive, and the platforms for which it can.
         StructureError: it calls a target that has no meaning outside this process, with its place.
@@ -60,6 +64,7 @@ def export_for(
         Exception: what tracing the function raises; for what JAX and its frameworks refuse it is
             an `InteropError`, too.
     """
+    check_call(fun, args, kwargs, name=name, passed=passed)
     survive_forks()
 
     def export_on(names: Sequence[str]) -> export.Exported:
@@ -68,6 +73,7 @@ def export_for(
     try:
         return export_on(platforms)
     except Exception as error:
+        check_call(fun, args, kwargs, name=name, passed=passed, error=error)
         explained = explain_tracing(name, error)
         if explained is not None:
             raise explained from error
@@ -76,7 +82,7 @@ def export_for(
         if traced is None:
             raise
         if (frames := callback_frames(traced.jaxpr.jaxpr)) is not None:
-            raise calls_back(name, frames, error) from error
+            raise calls_back(name, frames) from error
         reasons = _reasons(export_on, platforms)
         usable = [platform for platform in platforms if platform not in reasons]
         obstacle = _obstacle(export_on(usable), disabled_checks) if usable else ""

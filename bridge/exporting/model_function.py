@@ -14,7 +14,7 @@ from jax import tree_util
 from bridge.core.trees import check_flags, key_names
 from bridge.core.updates import UpdatePositions
 from bridge.exporting.plain_parameters import PlainParameters, is_plain
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import ArgumentError, StructureError
 
 __all__ = [
     "LINEN_TRAINED",
@@ -45,6 +45,8 @@ class ModelFunction:
         inputs: the specs of the arguments where the object knows them.
         input_names: the names of the inputs where the object knows them, too.
         arranged: the pytree that the user passed, where `params` are dicts of its arrays.
+        wrapper: for a module a function that calls it, with `{}` in the place of its arguments, for
+            messages; None for what is no module.
     """
 
     call: Callable[..., Any]
@@ -54,6 +56,7 @@ class ModelFunction:
     inputs: tuple[Any, ...] | None = None
     input_names: tuple[str, ...] | None = None
     arranged: PlainParameters | None = None
+    wrapper: str | None = None
 
     def select_trainable(self, wanted: Any) -> Any:
         """Return the leaves that the user and the framework both train, as a pytree of bools.
@@ -91,6 +94,7 @@ def from_function(
     name = _name_of(function)
     if params is None:
         return ModelFunction(function, name)
+    _refuse_foreign_leaves(params)
     trained = _trained_collections(function, params)
     if is_plain(params):
         return ModelFunction(function, name, params, trained)
@@ -102,6 +106,37 @@ def from_function(
     call = with_signature_of(of_plain, function, skip=1)
     flags = plain.select(trained)
     return ModelFunction(call, name, plain.params, flags, arranged=plain)
+
+
+def _refuse_foreign_leaves(params: Any) -> None:
+    """Refuse texts, which no file would have, and arrays that are written as lists of lists.
+
+    A module of a framework may have both; the containers of Python hold parameters alone.
+    """
+    found = tree_util.tree_leaves_with_path(params, is_leaf=lambda part: not _is_plain_node(part))
+    for path, leaf in found:
+        where = f"params{tree_util.keystr(path)}"
+        if isinstance(leaf, (str, bytes)):
+            raise ArgumentError(
+                f"{where} is {leaf!r:.80}; expected an array or a number. To do: leave it out of "
+                "params=, and bind it to the function, as in functools.partial."
+            )
+        if isinstance(leaf, list):
+            raise ArgumentError(
+                f"{where} is a list of lists of numbers; expected an array. To do: make one of it, "
+                "as in jax.numpy.asarray([[1.0, 2.0]])."
+            )
+
+
+def _is_plain_node(part: Any) -> bool:
+    """Return whether it is a container of Python, and no matrix."""
+    if not isinstance(part, list):
+        return isinstance(part, (dict, tuple))
+    rows = [row for row in part if isinstance(row, list)]
+    sizes = {len(row) for row in rows}
+    is_matrix = len(rows) == len(part) > 0 and len(sizes) == 1 and 0 not in sizes
+    numbers = (isinstance(value, (int, float, complex)) for row in rows for value in row)
+    return not (is_matrix and all(numbers))
 
 
 def _trained_collections(function: Any, params: Any) -> tuple[bool, ...]:

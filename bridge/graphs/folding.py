@@ -13,6 +13,11 @@ from typing import Any
 import numpy as np
 
 from xla_call_module.dtypes import Array
+from xla_call_module.stablehlo.constant_evaluation import (
+    COMPARISONS,
+    FUNCTIONS,
+    truncated_quotient,
+)
 
 __all__ = ["ELEMENTWISE", "MAX_BYTES", "MAX_COUNTED", "OF_NUMBERS", "fold"]
 
@@ -68,7 +73,7 @@ def _of_numbers(function: Callable[..., Any]) -> Callable[[list[Array], _Attribu
     """A function of single numbers, which runtimes may round in another way; in float64."""
 
     def compute(arrays: list[Array], _: _Attributes) -> Any:
-        if any(array.size != 1 for array in arrays):
+        if any(array.size != 1 or array.dtype.kind == "c" for array in arrays):
             return None
         return function(*(array.astype(np.float64) for array in arrays)).astype(arrays[0].dtype)
 
@@ -80,11 +85,7 @@ def _divide(arrays: list[Array], _: _Attributes) -> Any:
     dividend, divisor = arrays
     if dividend.dtype.kind not in "iu":
         return np.divide(dividend, divisor)
-    if (divisor == 0).any():
-        return None
-    quotient = np.floor_divide(dividend, divisor)
-    is_below = (np.remainder(dividend, divisor) != 0) & ((dividend < 0) != (divisor < 0))
-    return quotient + is_below.astype(quotient.dtype)
+    return truncated_quotient(dividend, divisor)
 
 
 def _slice(arrays: list[Array], _: _Attributes) -> Any:
@@ -115,17 +116,20 @@ def _of_axes(function: Callable[..., Any]) -> Callable[[list[Array], _Attributes
 
 # The function of NumPy that gives the same numbers as an operation, element by element.
 ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
-    "Abs": np.abs, "Add": np.add, "And": np.logical_and, "BitwiseAnd": np.bitwise_and,
-    "BitwiseNot": np.bitwise_not, "BitwiseOr": np.bitwise_or, "BitwiseXor": np.bitwise_xor,
-    "Ceil": np.ceil, "Equal": np.equal, "Floor": np.floor, "Greater": np.greater,
-    "GreaterOrEqual": np.greater_equal, "IsInf": np.isinf, "IsNaN": np.isnan, "Less": np.less,
-    "LessOrEqual": np.less_equal, "Mul": np.multiply, "Neg": np.negative, "Not": np.logical_not,
-    "Or": np.logical_or, "Reciprocal": np.reciprocal, "Sign": np.sign, "Sqrt": np.sqrt,
-    "Sub": np.subtract, "Where": np.where, "Xor": np.logical_xor,
+    "Abs": FUNCTIONS["abs"], "Add": FUNCTIONS["add"], "And": FUNCTIONS["and"],
+    "BitwiseAnd": FUNCTIONS["and"], "BitwiseNot": FUNCTIONS["not"], "BitwiseOr": FUNCTIONS["or"],
+    "BitwiseXor": FUNCTIONS["xor"], "Ceil": FUNCTIONS["ceil"], "Equal": COMPARISONS["EQ"],
+    "Floor": FUNCTIONS["floor"], "Greater": COMPARISONS["GT"], "GreaterOrEqual": COMPARISONS["GE"],
+    "IsInf": np.isinf, "IsNaN": np.isnan, "Less": COMPARISONS["LT"],
+    "LessOrEqual": COMPARISONS["LE"], "Mul": FUNCTIONS["multiply"], "Neg": FUNCTIONS["negate"],
+    "Not": FUNCTIONS["not"], "NotEqual": COMPARISONS["NE"], "Or": FUNCTIONS["or"], "Reciprocal": np.reciprocal,
+    "Sign": FUNCTIONS["sign"], "Sqrt": FUNCTIONS["sqrt"], "Sub": FUNCTIONS["subtract"],
+    "Where": np.where, "Xor": FUNCTIONS["xor"],
 }  # fmt: skip
 # The same of single numbers, which runtimes may round in another way.
 OF_NUMBERS: Mapping[str, Callable[..., Any]] = {
-    "Cos": np.cos, "Exp": np.exp, "Log": np.log, "Pow": np.power, "Sin": np.sin, "Tanh": np.tanh,
+    "Cos": FUNCTIONS["cosine"], "Exp": FUNCTIONS["exponential"], "Log": FUNCTIONS["log"],
+    "Pow": FUNCTIONS["power"], "Sin": FUNCTIONS["sine"], "Tanh": FUNCTIONS["tanh"],
 }  # fmt: skip
 _FOLDS: Mapping[str, Callable[[list[Array], _Attributes], Any]] = {
     **{name: _elementwise(function) for name, function in ELEMENTWISE.items()},

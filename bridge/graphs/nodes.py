@@ -50,8 +50,8 @@ __all__ = [
 _NEUTRAL = {"Add": 0, "Div": 1, "Mul": 1, "Sub": 0}
 # Those whose results are truth values.
 _PREDICATES = frozenset({
-    "And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not",
-    "Or", "Xor",
+    "And", "Equal", "Greater", "GreaterOrEqual", "IsFinite", "IsInf", "IsNaN", "Less",
+    "LessOrEqual", "Not", "NotEqual", "Or", "Xor",
 })  # fmt: skip
 
 # An operand of an elementwise operation: a number is one of the dtype of the other operands.
@@ -224,7 +224,7 @@ def _reshaped(graph: TensorGraph, value: Value, old: Shape, new: Shape) -> Value
 
     Where a size may be 0 itself, neither is said if it would be read in another way.
     """
-    dims = list(new) if is_static(new) else _abridged(old, new)
+    dims = list(new) if is_static(new) else _abridged(old if graph.zero_copies else (), new)
     marks = [dim for dim in dims if not (isinstance(dim, int) and dim > 0)]
     is_plain = 0 not in new and (marks == [-1] or not any(marks))
     if is_plain or all((lower_bound(dim) or 0) > 0 for dim in new):

@@ -5,24 +5,21 @@ With symbolic shapes a module computes the shapes of what it makes from those of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bridge.graphs.values import Value, contents_of, of_array, of_sizes
 from xla_call_module.size_polynomials import (
+    ARITHMETIC,
     Dim,
     Iteration,
     Size,
     atoms_of,
     broadcast,
     compare,
-    divide,
     lower_bound,
-    maximum,
-    minimum,
-    remainder,
 )
 
 __all__ = ["compare_sizes", "compute_sizes", "may_wrap"]
@@ -35,7 +32,7 @@ def compute_sizes(name: str, operands: Sequence[Value]) -> Value | None:
         name: the name of the operation, without the dialect.
         operands: two of them, not both constants.
     """
-    compute = _ARITHMETIC.get(name)
+    compute = ARITHMETIC.get(name)
     pairs = _pairs(operands)
     if compute is None or pairs is None or (name not in _MODULAR and _may_wrap(operands, pairs)):
         return None
@@ -108,13 +105,3 @@ def _shape(operands: Sequence[Value]) -> tuple[Dim, ...]:
 
 # These give the same low bits of numbers that have the same low bits.
 _MODULAR = frozenset({"add", "multiply", "subtract"})
-
-_ARITHMETIC: Mapping[str, Callable[[Dim, Dim], Dim | None]] = {
-    "add": lambda left, right: left + right,
-    "divide": divide,
-    "maximum": maximum,
-    "minimum": minimum,
-    "multiply": lambda left, right: left * right,
-    "remainder": remainder,
-    "subtract": lambda left, right: left - right,
-}

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -133,6 +133,7 @@ class TensorGraph:
 
     Attributes:
         format: the name of the format, for messages.
+        zero_copies: whether a 0 in the shape of a Reshape stands for the operand's size.
         inputs: the inputs in their order.
         nodes: the nodes in an order in which they can run.
         results: the outputs in their order.
@@ -144,6 +145,7 @@ class TensorGraph:
     results: list[Result]
     outer: Self | None
     format: ClassVar[str]
+    zero_copies: ClassVar[bool] = True
 
     def __init__(self, *, outer: Self | None = None) -> None:
         """Make an empty graph, which may be one inside of another."""
@@ -318,6 +320,53 @@ class TensorGraph:
         None where the operation is to do it itself.
         """
         del op_type, values
+        return None
+
+    def loop(
+        self,
+        size: Dim,
+        inits: Sequence[Value],
+        step: Callable[[Any, Value, list[Value]], Sequence[Value]],
+        row_shape: Shape | None = None,
+    ) -> list[Value]:
+        """Return the carried values behind a loop, then the rows that its iterations return.
+
+        Args:
+            size: the number of iterations.
+            inits: the carried values before the first iteration.
+            step: a function of the graph of the body, the iteration number and the carried values.
+                It returns their next values, and then as many rows of their dtypes if there are
+                rows.
+            row_shape: the shape of a row; None where there are none.
+        """
+        raise NotImplementedError
+
+    def scatter_rows(
+        self, matrix: Value, index: Value, updates: Value, reduction: str, *, unique: bool
+    ) -> Value:
+        """Return a matrix with rows written into it, one after another.
+
+        Args:
+            matrix: the matrix.
+            index: the row of the matrix for each row of the updates, in bounds.
+            updates: the rows, expanded.
+            reduction: what becomes of two elements: `none` (the update), `add`, `max`, `min` or
+                `mul`.
+            unique: whether no index is there twice.
+        """
+        raise NotImplementedError
+
+    def pooled(
+        self, reducer: str, value: Value, rows: Sequence[tuple[int, int, int, int]]
+    ) -> Value | None:
+        """Return a reduction of windows by one operation; None where there is none.
+
+        Args:
+            reducer: the kind of reduction, such as `maximum`.
+            value: the value.
+            rows: size, stride and padding at both ends, along each dimension.
+        """
+        del reducer, value, rows
         return None
 
     def cast(self, value: Value, dtype: np.dtype[Any]) -> Value:

@@ -13,7 +13,9 @@ from savedmodel.model import Variable
 from xla_call_module.dimensions import aval_text
 from xla_call_module.errors import StructureError
 
-__all__ = ["WeightDifference", "diff_weights"]
+__all__ = ["NOTHING", "WeightDifference", "diff_weights"]
+
+NOTHING = "nothing"  # in place of what one of the files does not have
 
 _Array = npt.NDArray[Any]
 _WINDOW = 1 << 19
@@ -44,6 +46,22 @@ class WeightDifference:
     index: tuple[int, ...] | None = None
     relative: float = 0.0
     unmatched_nans: int = 0
+
+    def __str__(self) -> str:
+        """Return one line."""
+        types = f"{self.first or NOTHING} -> {self.second or NOTHING}"
+        if not self.elements:
+            return f"{self.name}: {types}"
+        text = f"{self.name}: {self.first if self.first == self.second else types}"
+        if not self.different:
+            return f"{text}, equal values"
+        text += f", {self.different:,} of {self.elements:,} elements differ"
+        if self.index is not None:
+            where = f" at {list(self.index)}" if self.index else ""
+            text += f", by at most {self.greatest:.6g}{where}, relatively {self.relative:.3g}"
+        if self.unmatched_nans:
+            text += f", {self.unmatched_nans:,} are no number in one only"
+        return text
 
 
 def diff_weights(

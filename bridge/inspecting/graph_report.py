@@ -25,7 +25,7 @@ from savedmodel.read import read_proto, served_graphs
 from xla_call_module.call import CallModule
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import FormatError
-from xla_call_module.node import OP, decode_node, description_allowance
+from xla_call_module.node import decode_node, description_allowance, is_call
 
 __all__ = [
     "GraphCall",
@@ -248,7 +248,7 @@ def _calls(
     seen: set[tuple[CallModule, int]] = set()
     for place, nodes in places:
         for node in nodes if place not in without else ():
-            if node.op != OP:
+            if not is_call(node):
                 continue
             call, order = decode_node(node, allowance=allowance), orders.get(place, 0)
             # Saving a model writes each of its functions several times.

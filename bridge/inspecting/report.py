@@ -8,7 +8,7 @@ import json
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bridge.inspecting.graph_report import (
@@ -37,7 +37,7 @@ from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import unite
 from xla_call_module.errors import FormatError
 from xla_call_module.flags import VARIABLE, read_flags
-from xla_call_module.versions import RELEASES
+from xla_call_module.versions import OLDEST, RELEASES
 
 __all__ = [
     "CheckReport",
@@ -87,6 +87,8 @@ class SignatureReport:
         orders: the function's module, then those of its gradients.
         batch_buckets: the sizes that batches are padded to; empty where they are not.
         assigned: the names of the variables that a call assigns; empty where it only reads.
+        graph_operations: the number of each of TensorFlow's own operations that run in the place of
+            the modules, gradients included; empty where XLA compiles the modules.
     """
 
     key: str
@@ -108,6 +110,7 @@ class SignatureReport:
     orders: tuple[OrderReport, ...]
     batch_buckets: tuple[int, ...]
     assigned: tuple[str, ...]
+    graph_operations: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +293,7 @@ def _report_signature(
 ) -> SignatureReport:
     chains = calls_of(signature)
     buckets = signature.function.batch_buckets
-    return report_function(
+    report = report_function(
         signature.key,
         chains,
         inputs=inputs_of(signature, chains[0][0]),
@@ -300,6 +303,18 @@ def _report_signature(
         batch_buckets=() if buckets is None else buckets.sizes,
         assigned=assigned_of(signature, variables),
     )
+    if not (counts := _count_operations(signature)):
+        return report
+    return dataclasses.replace(
+        report, graph_operations=most_frequent(counts), tensorflow=OLDEST.name
+    )
+
+
+def _count_operations(signature: Signature) -> Counter[str]:
+    """Count TensorFlow's own operations in the place of the modules of a signature."""
+    graphs = (graph for function in signature.functions for graph in function.operations)
+    functions = (function for graph in graphs for function in (graph.main, *graph.functions))
+    return Counter(node.op for function in functions for node in function.nodes)
 
 
 def report_function(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from bridge.inspecting.operation_counts import operations_text
 from bridge.inspecting.wording import aval, counted, size
 from xla_call_module.analyses.tflite_conversion import FAULTS
-from xla_call_module.call import FOR_TFLITE
 from xla_call_module.dimensions import aval_text
 
 if TYPE_CHECKING:
@@ -99,9 +98,9 @@ def signature_facts(signature: SignatureReport) -> dict[str, str]:
         "gradients": f"order {signature.gradient_order}" if signature.gradient_order else "none",
         "devices": devices,
     }
-    if FOR_TFLITE in signature.orders[0].changes:
-        facts["TFLite"] = "written for TensorFlow's converter"
-    if faults := signature.orders[0].tflite_faults:
+    if count := sum(signature.graph_operations.values()):
+        facts["runs"] = f"{counted(count, 'operation')} of TensorFlow, without XLA"
+    elif faults := signature.orders[0].tflite_faults:
         told = "; ".join(FAULTS[name] for name in faults)
         facts["TFLite"] = (
             f"may be wrong by TensorFlow's converter ({told}); take bridge.save_litert"

@@ -46,7 +46,8 @@ class WrittenSignature:
         key: the key of the signature, such as `serving_default`; in ONNX the name of the graph.
         inputs: the inputs, in the order of the function's arguments.
         outputs: the outputs, in the order of its results.
-        platforms: the platforms that it was lowered for; empty where the file does not say.
+        platforms: the platforms that it was lowered for; empty where the file does not say, or runs
+            TensorFlow's own operations.
         gradient_order: the highest order of its gradients in the file.
         assigned: the names of the variables that a call assigns; empty where it only reads.
         gradient_sources: "saved" for each order whose VJP is that of the `Exported`, "lifted" for
@@ -102,6 +103,7 @@ class WrittenFile:
         tensorflow: the oldest TensorFlow known to read it, such as `2.18`; empty where the file
             does not say, and for ONNX.
         opset: the version of ONNX's operations; None for other files.
+        probe_bytes: the number of its bytes that are probes for `bridge.verify`, in a LiteRT model.
         quantization: what the quantization of a LiteRT model gains and costs; None without.
     """
 
@@ -111,6 +113,7 @@ class WrittenFile:
     parameter_bytes: int
     tensorflow: str = ""
     opset: int | None = None
+    probe_bytes: int = 0
     quantization: Quantization | None = None
 
     def __fspath__(self) -> str:
@@ -129,7 +132,8 @@ class WrittenFile:
         return "\n".join([self._title(), *quantized, *self._signature_lines()])
 
     def _title(self) -> str:
-        facts = [f"{self.bytes:,} bytes", self._reader()]
+        probes = f"{self.probe_bytes:,} of them probes for verify" if self.probe_bytes else ""
+        facts = [f"{self.bytes:,} bytes", probes, self._reader()]
         return printable(f"{self.path}: {', '.join(fact for fact in facts if fact)}")
 
     def _signature_lines(self) -> list[str]:
@@ -224,7 +228,7 @@ def _signature(signature: Signature, model: SavedModel) -> WrittenSignature:
         key=signature.key,
         inputs=tuple(TensorReport.of(name, spec, used=used) for name, spec, used in inputs),
         outputs=tuple(TensorReport.of(name, spec) for name, spec in outputs),
-        platforms=call.platforms,
+        platforms=() if signature.function.operations else call.platforms,
         gradient_order=min(map(len, calls)) - 1,
         assigned=assigned_of(signature, model.variables),
         gradient_sources=tuple(call.gradient_source for call in min(calls, key=len)[1:]),

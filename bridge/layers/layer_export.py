@@ -81,7 +81,7 @@ def to_computation(
         try:
             return to_artifact(*_export_both(given, layer, args, kwargs), layer, target)
         except TypeError as error:
-            if "missing" not in str(error) or "'mask'" not in str(error):
+            if "To do: pass mask, too" not in str(error):
                 raise
             raise StructureError(
                 f"{error}. Keras hands a mask on beside a layer of JAX. To do: pass it, as in "

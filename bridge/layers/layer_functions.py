@@ -125,7 +125,7 @@ def _to_function(
         if count and all(map(_is_key, avals)):
             keys, taken = count, taken + 1
     outputs, new_state = _results(exported, layer, state, updates=updates)
-    chain = build_chain(
+    chain, _ = build_chain(
         exported,
         ChainOptions(),
         gradient_order=target.gradient_order,

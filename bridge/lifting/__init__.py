@@ -29,8 +29,8 @@ What JAX has a primitive for is that primitive again, since it is what has the d
   (`xla_call_module.stablehlo.combiners`, `sort_keys`);
 - loops that count, as `jax.lax.scan` (`loops.py`);
 - slices that are the parts of one array, as `jax.lax.split` (`splits.py`);
-- functions that JAX lowers to many operations, such as `erf_inv` (`composed_functions.py`), by what
-  this JAX lowers them to (`own_lowerings.py`);
+- functions that JAX lowers to many operations, such as `erf_inv`, by what this JAX lowers them to
+  (`derivatives/`);
 - calls of LAPACK and its like (`linalg_primitives.py`), and cases of platforms that are one
   primitive (`platform_branches.py`);
 - shardings and manual computations, as `with_sharding_constraint` and `jax.shard_map` on the mesh

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bridge.lifting.custom_derivatives import with_derivative
+from bridge.lifting.derivatives.custom_derivatives import with_derivative
 from bridge.lifting.lifted_operation import Lift, LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.attributes import comparison_direction, symbol_name
 from xla_call_module.stablehlo.combiners import complex_extreme

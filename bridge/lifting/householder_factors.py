@@ -10,6 +10,7 @@ with it gets the packed matrix itself, which JAX has no derivative of.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,12 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bridge.lifting.compile_time_folding import COMPARISONS
 from bridge.lifting.known_values import StructuredArray
 from xla_call_module.errors import UnsupportedError
-from xla_call_module.stablehlo.attributes import Attributes, comparison_direction
-from xla_call_module.stablehlo.elements import element_dtype, read_elements
-from xla_call_module.stablehlo.modules import tensor_type
+from xla_call_module.stablehlo.attributes import Attributes
+from xla_call_module.stablehlo.constant_evaluation import ConstantValues, evaluate
 
 __all__ = ["HouseholderFactors", "HouseholderScales", "MatrixFactors", "factorize"]
 
@@ -190,60 +189,18 @@ def _select(value: HouseholderFactors, raw: Any, operands: Sequence[Any]) -> Any
 
 def _known_mask(value: Any) -> Array | None:
     """Return a mask of a module that is computed of constants and indices; None for another."""
-    raw = getattr(value.owner, "operation", value.owner)
-    rule = _MASKS.get(getattr(raw, "name", ""))
-    type_ = tensor_type(str(value.type))
-    if rule is None or None in type_.shape:
-        return None
-    shape = [size or 0 for size in type_.shape]
-    if math.prod(shape[-2:]) > _MAX_MASK:
-        return None
-    operands = [_known_mask(operand) for operand in raw.operands]
-    if any(operand is None for operand in operands):
-        return None
-    return np.asarray(rule(Attributes(raw), shape, *operands))
+    mask: Array | None = ConstantValues({}, evaluate=_evaluate, fits=_is_small).of(value)
+    return mask
 
 
-def _iota(op: Attributes, shape: Sequence[int]) -> Array:
-    axis = op.integer("iota_dimension")
-    places = [1] * len(shape)
-    places[axis] = shape[axis]
-    dtype = element_dtype(tensor_type(str(op.raw.results[0].type)).element)
-    return np.broadcast_to(np.arange(shape[axis], dtype=dtype).reshape(places), shape)
+def _evaluate(value: Any, operands: Sequence[Array]) -> Array | None:
+    return evaluate(value.owner, operands, most=sys.maxsize)  # batches are repeated, not stored
 
 
-def _broadcast(op: Attributes, shape: Sequence[int], value: Array) -> Array:
-    places = [1] * len(shape)
-    for axis, size in zip(op.integers("broadcast_dimensions"), value.shape, strict=True):
-        places[axis] = size
-    return np.broadcast_to(value.reshape(places), shape)
+def _is_small(shape: Sequence[int | None]) -> bool:
+    return None not in shape and math.prod(shape[-2:]) <= _MAX_MASK  # type: ignore[arg-type]  # none is None
 
 
-def _elementwise(function: Callable[..., Array]) -> Callable[..., Array]:
-    return lambda *arguments: function(*arguments[2:])
-
-
-def _compare(op: Attributes, shape: Sequence[int], left: Array, right: Array) -> Array:
-    del shape
-    result: Array = COMPARISONS[comparison_direction(op.raw)](left, right)
-    return result
-
-
-def _constant(op: Attributes, shape: Sequence[int]) -> Array:
-    del shape
-    return read_elements(op.raw)
-
-
-_MASKS: Mapping[str, Callable[..., Array]] = {
-    "stablehlo.add": _elementwise(np.add),
-    "stablehlo.and": _elementwise(np.logical_and),
-    "stablehlo.broadcast_in_dim": _broadcast,
-    "stablehlo.compare": _compare,
-    "stablehlo.constant": _constant,
-    "stablehlo.iota": _iota,
-    "stablehlo.not": _elementwise(np.logical_not),
-    "stablehlo.subtract": _elementwise(np.subtract),
-}
 _RULES: Mapping[str, Callable[..., Any]] = {
     "stablehlo.pad": _pad,
     "stablehlo.select": _select,

@@ -24,6 +24,7 @@ from jax import export, lax
 
 from bridge.core._jax import is_lowered_narrow
 from xla_call_module.errors import StructureError, UnsupportedError
+from xla_call_module.stablehlo.constant_evaluation import repeated_element
 
 __all__ = [
     "TOKEN",
@@ -38,7 +39,6 @@ __all__ = [
     "dimensions_of",
     "is_known",
     "of_dimensions",
-    "repeated_element",
     "resolved",
 ]
 
@@ -139,16 +139,6 @@ def dimensions_of(value: LiftedValue) -> tuple[Dimension, ...] | None:
         return tuple(value.elements.reshape(-1))
     if isinstance(value, np.ndarray):
         return tuple(map(int, value.reshape(-1)))
-    return None
-
-
-def repeated_element(value: LiftedValue) -> np.ndarray[Any, Any] | None:
-    """Return the scalar that a constant of at least one dimension repeats; None for another value.
-
-    Such an array takes no memory.
-    """
-    if isinstance(value, np.ndarray) and value.ndim and value.size and not any(value.strides):
-        return np.asarray(value[(0,) * value.ndim]).reshape(())
     return None
 
 

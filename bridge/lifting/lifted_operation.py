@@ -12,18 +12,17 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from bridge.lifting.compile_time_folding import MAX_FOLDED
 from bridge.lifting.known_values import (
     Dimension,
     LiftedValue,
     as_array,
     dimensions_of,
-    repeated_element,
 )
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import UnsupportedError
 from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.combiners import block_dtypes
+from xla_call_module.stablehlo.constant_evaluation import MAX_EVALUATED, repeated_element
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import TensorType, tensor_type
 from xla_call_module.stablehlo.walking import describe_operation
@@ -68,8 +67,8 @@ class LiftedRegion:
     def trial(self, arrays: Sequence[Array]) -> Sequence[Array] | None:
         """Return what the region makes of arrays of numpy; None if numpy cannot say it."""
         parts = []
-        for start in range(0, len(arrays[0]), MAX_FOLDED):
-            given = [array[start : start + MAX_FOLDED] for array in arrays]
+        for start in range(0, len(arrays[0]), MAX_EVALUATED):
+            given = [array[start : start + MAX_EVALUATED] for array in arrays]
             results = self.apply(*given)
             if not all(isinstance(result, np.ndarray) for result in results):
                 return None

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bridge.lifting.compile_time_folding import fold
-from bridge.lifting.composed_functions import ComposedCall, find_composed, find_named
+from bridge.lifting.derivatives.composed_functions import ComposedCall, find_composed, find_named
+from bridge.lifting.derivatives.own_lowerings import size_arguments
 from bridge.lifting.known_values import (
     TOKEN,
     DeviceNumber,
@@ -23,15 +24,14 @@ from bridge.lifting.known_values import (
     Token,
     as_array,
     is_known,
-    repeated_element,
     resolved,
 )
 from bridge.lifting.lifted_operation import LiftedRegion, LiftingRule
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
-from bridge.lifting.own_lowerings import size_arguments
 from bridge.lifting.splits import slices_in, split_of
 from xla_call_module.errors import InteropError, StructureError, quote
 from xla_call_module.stablehlo.attributes import Attributes, callee_of, symbol_name
+from xla_call_module.stablehlo.constant_evaluation import repeated_element
 from xla_call_module.stablehlo.modules import find_main, functions_of, traced_name
 from xla_call_module.stablehlo.operation_locations import describe_location
 from xla_call_module.stablehlo.walking import check_attributes, find_rule, regions_of, walk_block

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from bridge.lifting.custom_derivatives import with_derivative
+from bridge.lifting.derivatives.custom_derivatives import with_derivative
 from bridge.lifting.elementwise_primitives import narrow_bits
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.combiners import (

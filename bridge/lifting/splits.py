@@ -18,7 +18,7 @@ from jax import lax
 from bridge.lifting.compile_time_folding import fold
 from bridge.lifting.known_values import Dimension, LiftedValue, dimensions_of
 from xla_call_module.stablehlo.attributes import Attributes
-from xla_call_module.stablehlo.elements import read_elements
+from xla_call_module.stablehlo.constant_evaluation import ConstantValues
 
 __all__ = ["slices_in", "split_of"]
 
@@ -105,24 +105,15 @@ def _bounds_of(
     if raw.name == "stablehlo.slice":
         attributes = Attributes(raw)
         return [attributes.integers(k) for k in ("start_indices", "limit_indices", "strides")]
-    bounds = [dimensions_of(_known(value, values, _MAX_DEPTH)) for value in list(raw.operands)[1:]]
+    # Those that are known while JAX traces, also ones that are computed later on.
+    known_values = ConstantValues(values, evaluate=_fold_owner, depth=_MAX_DEPTH)
+    bounds = [dimensions_of(known_values.of(value)) for value in list(raw.operands)[1:]]
     known = [bound for bound in bounds if bound is not None]
     return known if len(known) == len(bounds) else None
 
 
-def _known(value: Any, values: ChainMap[Any, LiftedValue], depth: int) -> LiftedValue | None:
-    """Return a value that is known while JAX traces, also one that is computed later on."""
-    if value not in values:
-        maker = value.owner
-        if maker.name == "stablehlo.constant":
-            values[value] = read_elements(maker)
-        else:
-            operands = [
-                _known(part, values, depth - 1) if depth else None for part in maker.operands
-            ]
-            is_known = all(operand is not None for operand in operands)
-            values[value] = fold(maker, operands) if is_known else None
-    return values[value]
+def _fold_owner(value: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
+    return fold(value.owner, operands)
 
 
 def _chains(parts: Sequence[_Part]) -> Iterator[Sequence[_Part]]:

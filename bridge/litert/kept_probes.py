@@ -19,16 +19,21 @@ from bridge.verifying.trials import Trial, read_trials, write_trials
 from bridge.verifying.verification import VerifyRow
 from xla_call_module.errors import FormatError, StructureError
 
-__all__ = ["compare_kept", "keep_probes", "kept_error", "kept_probes"]
+__all__ = ["compare_kept", "keep_probes", "kept_error", "kept_probes", "probe_bytes"]
 
 _PROBES, _ERROR = "jax_tf_bridge.probes", "jax_tf_bridge.quantization_error"
-MAX_KEPT_BYTES = 1 << 20
+# The arrays of the probes: an eighth of the model, and at least a few kilobytes.
+MAX_KEPT_BYTES, _MIN_KEPT_BYTES, _PART = 1 << 20, 1 << 13, 8
+_ENTRY_BYTES = 384  # that an array takes in an .npz file besides its elements
 # A quantized model on another machine: its kernels round elsewhere.
 _MARGIN = 2.0
 
 
 def keep_probes(model: bytes, trials: Sequence[Trial], *, error: float | None = None) -> bytes:
-    """Return a model with as many of the trials as fit into a mebibyte, the first of all first.
+    """Return a model with as many of the trials as fit, of each signature the first one first.
+
+    They fit into an eighth of its size, 8 KiB at least and a mebibyte at most. Where none does, the
+    smallest one is there, unless it is larger than a mebibyte.
 
     Args:
         model: the model.
@@ -37,7 +42,7 @@ def keep_probes(model: bytes, trials: Sequence[Trial], *, error: float | None = 
     """
     if error is not None:
         model = add_entry(model, _ERROR, repr(error).encode())
-    kept = _fitting(trials)
+    kept = _fitting(trials, min(MAX_KEPT_BYTES, max(_MIN_KEPT_BYTES, len(model) // _PART)))
     if not kept:
         return model
     with tempfile.TemporaryDirectory() as folder:
@@ -46,7 +51,7 @@ def keep_probes(model: bytes, trials: Sequence[Trial], *, error: float | None = 
         return add_entry(model, _PROBES, path.read_bytes())
 
 
-def _fitting(trials: Sequence[Trial]) -> list[Trial]:
+def _fitting(trials: Sequence[Trial], room: int) -> list[Trial]:
     """Return trials, of each signature one before the second of any.
 
     Steps that follow one another stay together.
@@ -63,18 +68,23 @@ def _fitting(trials: Sequence[Trial]) -> list[Trial]:
         key = run[0].signature
         places[key] = places.get(key, 0) + 1
         ordered.append((places[key], number, run))
-    kept, room = [], MAX_KEPT_BYTES
+    kept: list[Trial] = []
     for _, _, run in sorted(ordered, key=lambda item: item[:2]):
-        size = sum(_bytes_of(trial) for trial in run)
+        size = _bytes_of_run(run)
         if size <= room:
             kept += run
             room -= size
-    return kept
+    smallest = min(runs, key=_bytes_of_run, default=[])
+    return kept or (smallest if _bytes_of_run(smallest) <= MAX_KEPT_BYTES else [])
+
+
+def _bytes_of_run(run: Sequence[Trial]) -> int:
+    return sum(map(_bytes_of, run))
 
 
 def _bytes_of(trial: Trial) -> int:
     arrays = [*trial.inputs.values(), *(a for outputs in trial.expected for a in outputs.values())]
-    return sum(array.nbytes for array in arrays)
+    return sum(array.nbytes + _ENTRY_BYTES for array in arrays)
 
 
 def kept_probes(model: bytes, name: str) -> tuple[Trial, ...]:
@@ -98,6 +108,11 @@ def kept_probes(model: bytes, name: str) -> tuple[Trial, ...]:
         path = Path(folder, "probes.npz")
         path.write_bytes(content)
         return read_trials(path)
+
+
+def probe_bytes(model: bytes) -> int:
+    """Return how many bytes of a model are probes."""
+    return len(read_entry(model, _PROBES) or b"")
 
 
 def kept_error(model: bytes) -> float | None:

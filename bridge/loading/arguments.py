@@ -12,6 +12,7 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge.core.backend import platform_of
+from bridge.core.explaining import arguments_of
 from bridge.core.keys import KEY_DTYPES
 from bridge.core.narrowing import check_narrowing, narrow_dtype
 from bridge.core.tree_matching import Match, match_trees
@@ -28,6 +29,7 @@ __all__ = ["Arguments"]
 _KINDS = "biufc"
 # The number of kinds of arguments that are remembered as checked.
 _MAX_REMEMBERED = 1024
+_MAX_SHOWN = 200  # characters
 
 # The shape of each flat argument.
 Sizes = tuple[tuple[int | None, ...], ...]
@@ -87,7 +89,7 @@ class Arguments:
         """
         leaves, tree = self._flatten(args, kwargs)
         match = self._match(tree)
-        leaves = self._by_name(args, kwargs, tree) if match is None else match.leaves(leaves)
+        leaves = self._by_name(args, kwargs) if match is None else match.leaves(leaves)
         leaves = [
             self._from_python(leaf, index)
             if isinstance(leaf, (bool, int, float, complex))
@@ -169,18 +171,28 @@ class Arguments:
             return tuple(sizes)
         return None if self._broken(values) is None else tuple(sizes)
 
-    def _by_name(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], tree: tree_util.PyTreeDef
-    ) -> list[Any]:
+    def _by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         named = {index: kwargs.get(name) for name, index in self._names.items()}
         named |= self._nameless()
         expected = range(self._first, self._first + self.tree.num_leaves)
         if args or kwargs.keys() != self._names.keys() or named.keys() != set(expected):
-            raise StructureError(
-                f"{self._key} was called with (args, kwargs) of the structure {tree}; expected "
-                f"{self.tree}, or its inputs by name: {', '.join(self._names) or 'none'}."
-            )
+            raise StructureError(self._explain_structure(args, kwargs))
         return [named[index] for index in expected]
+
+    def _explain_structure(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Return the message about arguments that have another structure than the function's."""
+        shown = [_Shown(str(spec)) for spec in self._specs[self._first :]]
+        positional, by_name = tree_util.tree_unflatten(self.tree, shown)
+        expected = [*map(repr, positional), *(f"{key}={by_name[key]!r}" for key in by_name)]
+        inputs = ", ".join(self._names) or "none"
+        if any(map(_is_nested_numbers, (*args, *kwargs.values()))):
+            cure = "make arrays of lists, as in model(numpy.asarray(x, 'float32'))"
+        else:
+            cure = "pass arrays in this structure, or all inputs by name"
+        return (
+            f"{self._key} takes ({', '.join(expected)}), or its inputs by name: {inputs}; it was "
+            f"called with {arguments_of(args, kwargs)}{_structures(args)}. To do: {cure}."
+        )
 
     def _nameless(self) -> dict[int, Any]:
         """Zeros for arguments that no module takes, and of which the file has no name.
@@ -279,6 +291,31 @@ class Arguments:
                 f"on {platform} here. To do: export it with platforms= of both, or run JAX on what "
                 "it was exported for."
             )
+
+
+class _Shown(str):
+    """A text that is shown without quotes inside of a pytree."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _is_nested_numbers(value: Any) -> bool:
+    leaves = tree_util.tree_leaves(value) if isinstance(value, (list, tuple)) else []
+    return bool(leaves) and all(isinstance(leaf, (bool, int, float)) for leaf in leaves)
+
+
+def _structures(args: tuple[Any, ...]) -> str:
+    """Return the structures of arguments that are no single arrays, unless they are long."""
+    trees = [tree_util.tree_structure(value) for value in args]
+    if all(tree_util.treedef_is_leaf(tree) for tree in trees):
+        return ""
+    shown = ", ".join(
+        repr(tree_util.tree_unflatten(t, [_Shown("*")] * t.num_leaves)) for t in trees
+    )
+    return f" of the structure ({shown})" if len(shown) <= _MAX_SHOWN else ""
 
 
 def _without_params(exported: export.Exported, *, has_params: bool) -> tree_util.PyTreeDef:

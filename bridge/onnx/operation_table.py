@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from bridge.core_ops import branches, dots, gathers, scatters, shapes, slicing, windows
 from bridge.core_ops.decompositions.batch_norms import BATCH_NORMS_AS_SUMS
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
 from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS
@@ -21,11 +22,11 @@ from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
 from bridge.core_ops.stablehlo_operation import (
     Emit,
     GraphTarget,
-    NarrowResults,
     Operation,
     Rule,
     identity,
 )
+from bridge.core_ops.windows import dynamic_reduce_window
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.onnx.arithmetic import (
@@ -36,20 +37,19 @@ from bridge.onnx.arithmetic import (
     fourier,
     reductions,
 )
-from bridge.onnx.arrays import gathers, scatters, shapes, slicing, sorting
+from bridge.onnx.arrays import sorting
 from bridge.onnx.arrays.sorting import approx_top_k, dynamic_top_k, top_k
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.kernels import dtype_of
 from bridge.onnx.graph.onnx_runtime import has_kernel
 from bridge.onnx.loops import control_flow
-from bridge.onnx.windows import convolutions, dots, windows
-from bridge.onnx.windows.windows import dynamic_reduce_window
+from bridge.onnx.windows import convolutions
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
 __all__ = ["DECOMPOSITIONS", "TARGET"]
 
 _FAMILIES = (
-    bits, casts, control_flow, convolutions, division, dots, elementwise,
+    bits, branches, casts, control_flow, convolutions, division, dots, elementwise,
     gathers, reductions, scatters, shapes, slicing, sorting, windows,
 )  # fmt: skip
 
@@ -132,7 +132,7 @@ _COMPOSITES: Mapping[str, Rule] = {
     **fourier.COMPOSITES,
 }
 
-_on_one_device = partial(Rule, expand=False, narrow=NarrowResults.KEPT)
+_on_one_device = partial(Rule, expand=False)
 _DEVICES = ("replica_groups", "source_target_pairs")
 # The attributes of each collective besides its groups of devices.
 _COLLECTIVES: Mapping[str, tuple[str, ...]] = {

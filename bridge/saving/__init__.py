@@ -5,8 +5,7 @@
 2. `parameters` makes variables of the pytree of parameters: names, dtypes, whether they are
    trained, and a stream of their bytes; `array_parts` tells where the parts of an array are that
    is spread over devices.
-3. `signature_defaults` and `bridge.batching.buckets` add what a signature has besides;
-   `tflite_options` and `tflite_form` are what `tflite=True` refuses and makes.
+3. `signature_defaults` and `bridge.batching.buckets` add what a signature has besides.
 4. `savedmodel.write` writes the value. Where the parameters are spread over the processes of
    `jax.distributed`, `processes` lets each of them write what it holds.
 

@@ -24,7 +24,6 @@ from bridge.exporting.framework_modules import from_module
 from bridge.exporting.plain_parameters import PlainParameters, is_plain
 from bridge.inspecting.wording import counted
 from bridge.saving.parameters import to_variables
-from bridge.saving.tflite_options import check_tflite_params
 from savedmodel.decode.objects import VALUE
 from savedmodel.encode.objects import OBJECT_GRAPH_KEY
 from savedmodel.files.model_folder import ModelFolder
@@ -34,7 +33,7 @@ from savedmodel.read import checkpoint_names, read
 from savedmodel.variables.bundle_layout import BundleTensor
 from savedmodel.variables.tensor_bundle import BundleIndex
 from savedmodel.write import to_tensor
-from xla_call_module.call import FOR_TFLITE, TensorSpec
+from xla_call_module.call import TensorSpec
 from xla_call_module.dimensions import aval_text
 from xla_call_module.dtypes import dtype_from_tensorflow
 from xla_call_module.errors import DtypeError, InteropError, StructureError
@@ -57,7 +56,6 @@ class StoredVariable:
         path: the path in the `params` of the file; None for what is not in there.
         aliases: what else it is called.
         constant: whether it is a constant of the computation.
-        for_tflite: whether a signature of `save(tflite=True)` takes it.
     """
 
     name: str
@@ -66,7 +64,6 @@ class StoredVariable:
     path: tuple[str, ...] | None = None
     aliases: tuple[str, ...] = ()
     constant: bool = False
-    for_tflite: bool = False
 
     def __str__(self) -> str:
         """Return the name with dtype and shape."""
@@ -119,7 +116,6 @@ def _with_params(
         for index, number in signature.function.bound.items()
     ]
     elements = {number: call.args[index].element for number, call, index in bound}
-    for_tflite = {number for number, call, _ in bound if FOR_TFLITE in call.changes}
     return tuple(
         stored
         if (number := numbers.get(stored.key.removesuffix(VALUE))) is None
@@ -128,7 +124,6 @@ def _with_params(
             spec=replace(stored.spec, element=elements.get(number, "")),
             path=paths.get(number),
             constant=model.variables[number].constant,
-            for_tflite=number in for_tflite,
         )
         for stored in variables
     )
@@ -157,10 +152,8 @@ def new_tensors(
     Raises:
         StructureError: a leaf belongs to no variable, to several, or is not of its shape.
         DtypeError: a leaf is not of the dtype of its variable.
-        UnsupportedError: a leaf has infinite elements, and the file is written for TFLite.
     """
     given = _match(params, variables, where, is_split=is_split)
-    check_tflite_params({name: leaf for name, (stored, leaf) in given.items() if stored.for_tflite})
     names = sorted(given)
     specs = [given[name][0].spec for name in names]
     values = to_variables({name: given[name][1] for name in names}, True, specs)

@@ -9,11 +9,12 @@ last and goes first, and Serving tries to load a version again while it is not t
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,6 +66,9 @@ class BasePath(Protocol):
 
     def copy(self, name: str, folder: Path) -> None:
         """Copy a version to a new folder."""
+
+    def has_files(self, name: str, folder: Path, *, without: Collection[str]) -> bool:
+        """Return whether a version has the same files as a local folder, but for some of each."""
 
     def remove(self, name: str) -> None:
         """Remove a version, if it still exists."""
@@ -160,6 +164,9 @@ class _LocalBasePath:
                 f"{source} was removed while it was copied. To do: take a version that is there."
             ) from error
 
+    def has_files(self, name: str, folder: Path, *, without: Collection[str]) -> bool:
+        return _have_same_files(folder, self._path / name, without)
+
     def remove(self, name: str) -> None:
         with hidden_folder(self._path, _HIDDEN) as aside:
             try:
@@ -225,6 +232,9 @@ class _RemoteBasePath:
                 f"{source} was changed while it was copied. To do: take a version that stays."
             )
 
+    def has_files(self, name: str, folder: Path, *, without: Collection[str]) -> bool:
+        return _have_same_files(folder, self._address / name, without)
+
     def remove(self, name: str) -> None:
         target = self._address / name
         if target.exists():
@@ -250,6 +260,42 @@ class _RemoteBasePath:
 def _numbered(names: list[str]) -> dict[int, str]:
     pairs = ((parse_version(name), name) for name in sorted(names))
     return {number: name for number, name in pairs if number is not None}
+
+
+def _have_same_files(first: Path, second: Any, without: Collection[str]) -> bool:
+    """Return whether two folders have files of the same names and bytes, but for some of each.
+
+    The second may be at an address. One that is gone meanwhile has others.
+    """
+    try:
+        ours, theirs = dict(_files(first)), dict(_files(second))
+        names = ours.keys() - without
+        return names == theirs.keys() - without and all(
+            _are_same(ours[name], theirs[name]) for name in sorted(names)
+        )
+    except FileNotFoundError:
+        return False
+
+
+def _files(folder: Any, below: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the files below a folder or an address, by their names in it."""
+    for child in folder.iterdir():
+        if child.is_dir():
+            yield from _files(child, f"{below}{child.name}/")
+        else:
+            yield f"{below}{child.name}", child
+
+
+def _are_same(first: Path, second: Any) -> bool:
+    if isinstance(second, Path):
+        return first.samefile(second) or filecmp.cmp(first, second, shallow=False)
+    if first.stat().st_size != second.stat().length:
+        return False
+    with first.open("rb") as ours, second.open("rb") as theirs:
+        while piece := ours.read(_PIECE_BYTES):
+            if theirs.read(len(piece)) != piece:
+                return False
+    return True
 
 
 def _download(source: Any, target: Path) -> None:

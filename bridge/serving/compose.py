@@ -31,6 +31,7 @@ from bridge.serving.preprocessing import (
     PreprocessedRequest,
     as_function,
     named_tensors,
+    parameters_of,
     read_request,
 )
 from savedmodel.files.folder import new_folder
@@ -86,10 +87,11 @@ def compose(
             their names. It returns the inputs of the signature by their names, or the one that it
             has; inputs that it does not return are the request's own.
         postprocess: the same for the outputs: it is called with all of them by their names, and
-            returns those of the response by theirs, or a single one.
-        request: what a request has: for each name, which `preprocess` has as a parameter, its
-            `tf.TensorSpec`. By default what the `input_signature` of `preprocess` says; without
-            `preprocess` the inputs of the signature.
+            returns those of the response by theirs, or a single one. A tensor of the request that
+            it has as a parameter is passed, too, such as an identifier that the response repeats.
+        request: what a request has: for each name, which one of the two functions has as a
+            parameter, its `tf.TensorSpec`. By default what the `input_signature` of `preprocess`
+            says; without `preprocess` the inputs of the signature.
         examples: whether a request is a batch of serialized `tf.Example`s, in the one input
             `examples`, that have these tensors as features, the batch not counted. Or these
             features, such as `{"x": tf.io.FixedLenFeature([3], tf.float32)}`.
@@ -139,7 +141,10 @@ def compose(
             source, lambda folder: _load(folder, signature, bare), attempts=_ATTEMPTS
         )
         inputs = dict(sorted(called.structured_input_signature[1].items()))
-        asked = read_request(inputs, preprocess, request, examples, one_name=kind.input)
+        beside = parameters_of(postprocess) - called.structured_outputs.keys()
+        asked = read_request(
+            inputs, preprocess, request, examples, one_name=kind.input, beside=beside
+        )
         kind.check_request(asked.specs)
         composed = _compose(called, asked, postprocess, kind, classes)
         given = _parse_defaults(asked.specs, lost.values, defaults, signature, bare)
@@ -230,9 +235,10 @@ def _compose(
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]  # TensorFlow has no types
     def composed(**tensors: Any) -> dict[str, Any]:
-        outputs = called(**asked.to_inputs(tensors))
+        inputs, beside = asked.to_inputs(tensors)
+        outputs = called(**inputs)
         if after is not None:
-            outputs = named_tensors(after(**outputs), ["output_0"], "postprocess")
+            outputs = named_tensors(after(**beside, **outputs), ["output_0"], "postprocess")
         return named_outputs(kind, outputs, classes)
 
     try:

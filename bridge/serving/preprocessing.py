@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,13 @@ import tensorflow as tf
 
 from xla_call_module.errors import DtypeError, StructureError, quote
 
-__all__ = ["PreprocessedRequest", "as_function", "named_tensors", "read_request"]
+__all__ = [
+    "PreprocessedRequest",
+    "as_function",
+    "named_tensors",
+    "parameters_of",
+    "read_request",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +26,12 @@ class PreprocessedRequest:
 
     Attributes:
         specs: the spec of each tensor of the request, by name.
-        to_inputs: a function from these tensors to the inputs of the signature.
+        to_inputs: a function from these tensors to the inputs of the signature, and to those that
+            `postprocess` takes besides the outputs.
     """
 
     specs: Mapping[str, Any]
-    to_inputs: Callable[[Mapping[str, Any]], dict[str, Any]]
+    to_inputs: Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]
 
 
 def read_request(
@@ -33,6 +41,7 @@ def read_request(
     examples: Any,
     *,
     one_name: str,
+    beside: Collection[str] = (),
 ) -> PreprocessedRequest:
     """Return the request that the options of `compose` describe.
 
@@ -42,14 +51,16 @@ def read_request(
         request: the specs of a request's tensors, or None.
         examples: whether a request is serialized `tf.Example`s, or their features.
         one_name: the name of the input for `tf.Example`s.
+        beside: the names that `postprocess` has as parameters.
 
     Raises:
         StructureError: the options do not fit each other.
         DtypeError: a feature cannot have the dtype of an input.
     """
-    if request is not None and preprocess is None:
+    if request is not None and preprocess is None and not {*request} <= {*beside}:
         raise StructureError(
-            "request= says what preprocess= takes, and there is none. To do: leave request= out."
+            "request= says what preprocess= takes, or postprocess= besides the outputs, and no "
+            "function has such parameters. To do: leave request= out."
         )
     if isinstance(examples, Mapping):
         if request is not None:
@@ -58,7 +69,8 @@ def read_request(
             )
         features, given = dict(examples), _parsed_specs(examples)
     elif not examples:
-        return _called(inputs, preprocess, _request_specs(preprocess, request, inputs))
+        given = _request_specs(preprocess, request, inputs)
+        return _called(inputs, preprocess, given, beside)
     else:
         given = _request_specs(preprocess, request, inputs)
         # What has no batch is no feature of a row.
@@ -69,7 +81,7 @@ def read_request(
             "No input has a batch in front, so that there is nothing to be read from tf.Examples. "
             "To do: leave examples= out, or pass preprocess=."
         )
-    below = _called(inputs, preprocess, given)
+    below = _called(inputs, preprocess, given, beside)
     return _of_examples(below, features, given, one_name)
 
 
@@ -84,7 +96,7 @@ def _of_examples(
             "To do: give it another one by inputs=."
         )
 
-    def to_inputs(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    def to_inputs(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         parsed = tf.io.parse_example(tensors[one_name], dict(features))
         cast = {
             name: tf.cast(parsed[name], spec.dtype) if _is_cast(spec) else parsed[name]
@@ -98,22 +110,42 @@ def _of_examples(
 
 
 def _called(
-    inputs: Mapping[str, Any], preprocess: Any, given: Mapping[str, Any]
+    inputs: Mapping[str, Any], preprocess: Any, given: Mapping[str, Any], beside: Collection[str]
 ) -> PreprocessedRequest:
-    """Return a request of the tensors of a function, and of the inputs that it does not return."""
+    """Return a request of the tensors of two functions, and of the inputs that none returns."""
+    passed = {name for name in given if name in beside}
     if preprocess is None:
-        specs = _named_specs({**inputs, **given})
-        return PreprocessedRequest(specs, lambda tensors: _checked(tensors, inputs))
-    function = as_function(preprocess)
-    returned = named_tensors(_trace(function, given), list(inputs), "preprocess")
-    rest = {name: spec for name, spec in inputs.items() if name not in returned}
+        own = _named_specs({**inputs, **given})
+        rest = {name: spec for name, spec in own.items() if name in inputs or name not in passed}
+    else:
+        function = as_function(preprocess)
+        parameters = parameters_of(preprocess)
+        taken = {n: s for n, s in given.items() if n not in passed or n in parameters}
+        returned = named_tensors(_trace(function, taken), list(inputs), "preprocess")
+        rest = {name: spec for name, spec in inputs.items() if name not in returned}
 
-    def to_inputs(tensors: Mapping[str, Any]) -> dict[str, Any]:
-        results = function(**{name: tensors[name] for name in given})
-        returned = named_tensors(results, list(inputs), "preprocess")
-        return _checked({**{name: tensors[name] for name in rest}, **returned}, inputs)
+    def preprocessed(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        if preprocess is None:
+            return {}
+        results = function(**{name: tensors[name] for name in taken})
+        return named_tensors(results, list(inputs), "preprocess")
+
+    def to_inputs(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        whole = {**{name: tensors[name] for name in rest}, **preprocessed(tensors)}
+        return _checked(whole, inputs), {name: tensors[name] for name in passed}
 
     return PreprocessedRequest(_named_specs({**rest, **given}), to_inputs)
+
+
+def parameters_of(function: Any) -> frozenset[str]:
+    """Return the names of the parameters of a Python or TensorFlow function; none of None."""
+    if function is None:
+        return frozenset()
+    python = getattr(function, "python_function", function)
+    try:
+        return frozenset(inspect.signature(python).parameters)
+    except (TypeError, ValueError):  # of a callable that is written in C
+        return frozenset()
 
 
 def _trace(function: Any, given: Mapping[str, Any]) -> Any:
@@ -187,10 +219,8 @@ def _request_specs(
     preprocess: Any, request: Mapping[str, Any] | None, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the specs of a request's tensors, by name."""
-    if preprocess is None:
-        return _named_specs(inputs)
     if request is None:
-        return _signature_of(preprocess)
+        return _named_specs(inputs) if preprocess is None else _signature_of(preprocess)
     given: Any = request  # users may pass anything
     named = isinstance(given, Mapping)
     if not named or not all(isinstance(spec, tf.TensorSpec) for spec in given.values()):
@@ -198,7 +228,7 @@ def _request_specs(
             f"request={request!r}; expected a mapping from names to tf.TensorSpec, such as "
             "{'text': tf.TensorSpec([None], tf.string)}."
         )
-    return _named_specs(given)
+    return _named_specs({**inputs, **given} if preprocess is None else given)
 
 
 def _signature_of(preprocess: Any) -> dict[str, Any]:

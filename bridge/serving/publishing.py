@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, Unpack
 from jax import export
 
 from bridge.batching.batch_sizes import parse_sizes
+from bridge.diff import diff
 from bridge.inspecting.wording import printable
 from bridge.inspecting.written_file import WrittenFile, facts_of
 from bridge.save import SaveOptions, save
@@ -40,7 +41,12 @@ from bridge.serving.server_commands import ServerCommand, server_commands
 from bridge.serving.signatures import ServedSignature, read_signatures
 from bridge.serving.warmup import write_warmup
 from bridge.update import changes_text, write_updated
-from savedmodel.files.assets import OWN_BATCHING_FILE, PUBLICATION_FILE, WARMUP_FILE
+from savedmodel.files.assets import (
+    FIRST_REQUESTS_FILE,
+    OWN_BATCHING_FILE,
+    PUBLICATION_FILE,
+    WARMUP_FILE,
+)
 from savedmodel.files.folder import write_text
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.files.records import record_sizes
@@ -65,6 +71,12 @@ class PublishOptions(SaveOptions, total=False):
     defaults: Mapping[str, Any] | None
 
 
+_UNCHANGED = (
+    "unchanged: its program, weights and files for the server are these already, so there is no "
+    "new version (force=True, or --force, makes one)"
+)
+# They are made anew with every version.
+_OF_A_VERSION = frozenset({FIRST_REQUESTS_FILE, MANIFEST_FILE, PUBLICATION_FILE})
 # Each means that another publisher has finished.
 _ATTEMPTS = 20
 _Made: TypeAlias = "tuple[dict[str, Any], Batching | None, tuple[str, ...]]"
@@ -85,6 +97,9 @@ class Published(WrittenFile):
         first_requests: what XLA compiles at the first request of each size, and how long that takes
             where it was measured; empty after `rollback`.
         copy_of: the version that it is a copy of; None for a new one.
+        unchanged: whether it is one that was there already, because the model is the same.
+        differences: after `rollback`, the differences of the version that is served now from the
+            one that was served before; empty where there are none.
         updated: the names of the variables that have new values in it, where weights were put into
             a file.
         kept: the names of the other ones.
@@ -97,6 +112,8 @@ class Published(WrittenFile):
     servers: tuple[ServerCommand, ...] = ()
     first_requests: FirstRequests = field(default_factory=FirstRequests)
     copy_of: int | None = None
+    unchanged: bool = False
+    differences: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
 
@@ -104,7 +121,8 @@ class Published(WrittenFile):
         """Return a line for each fact, what starts a server, and each signature."""
         lines = [
             f"version {self.version}: {printable(self.path)}",
-            f"a copy of version {self.copy_of}" if self.copy_of is not None else "",
+            _UNCHANGED if self.unchanged else "",
+            *self._rollback_lines(),
             f"{self.warmup} warmup records" if self.warmup else "",
             changes_text(self.updated, self.kept) if self.updated else "",
             f"removed: {', '.join(map(str, self.removed))}" if self.removed else "",
@@ -114,6 +132,13 @@ class Published(WrittenFile):
             *self._signature_lines(),
         ]
         return "\n".join(line for line in lines if line)
+
+    def _rollback_lines(self) -> list[str]:
+        if self.copy_of is None:
+            return []
+        differences = map(printable, self.differences or ("nothing differs from it",))
+        before = "differences from the version that was served before:"
+        return [f"a copy of version {self.copy_of}", before, *(f"  {line}" for line in differences)]
 
 
 @shown_as_base
@@ -134,9 +159,13 @@ def publish(
     name: str | None = None,
     seed: int = 0,
     measure: float | None = None,
+    force: bool = False,
     **options: Unpack[PublishOptions],
 ) -> Published:
     """Write a model as the next version below a folder that TensorFlow Serving watches.
+
+    Where the newest version has the same program, weights and files for the server already, there
+    is no new one: what is returned is that version, and says that it is `unchanged`.
 
     The version appears whole, warmup records included, or not at all: it is put together under a
     name that Serving does not look at, and renamed. What a killed publisher has left is removed by
@@ -174,6 +203,8 @@ def publish(
             nothing is run. The sizes are those of `warmup`, `batching` and `batch_buckets`, or 1.
             The seconds are of this machine's CPU, and are written to
             `assets.extra/jax_tf_bridge_first_requests.json`.
+        force: whether there is a new version although nothing has changed. With `version` there
+            always is.
         options: `params`, `gradient_order` and whatever else `bridge.save` takes.
 
     Raises:
@@ -189,6 +220,8 @@ def publish(
         >>> exported = jax.export.export(jax.jit(jax.numpy.sin))(x)
         >>> bridge.serving.publish(exported, "models/sine", warmup=(1, 8), batching=True).version
         1
+        >>> bridge.serving.publish(exported, "models/sine", warmup=(1, 8), batching=True).unchanged
+        True
         >>> published = bridge.serving.publish(exported, "models/sine", keep=1)
         >>> published.version, published.removed
         (2, (1,))
@@ -210,7 +243,7 @@ def publish(
     own_name = name if name is not None else base.path.rpartition("/")[2]
     make = partial(
         _make, model, base, base_path, weights, warmup, batching, options,
-        version=version, name=own_name, seed=seed, measure=measure,
+        version=version, name=own_name, seed=seed, measure=measure, force=force,
     )  # fmt: skip
     facts, wanted, platforms = _until_placed(make)
     configs = None if wanted is None else _configure(base, own_name, wanted, platforms)
@@ -242,6 +275,7 @@ def _make(
     name: str,
     seed: int,
     measure: float | None,
+    force: bool,
 ) -> _Made:
     """Make a version and let it appear; return its facts, the batching, and the platforms."""
     with base.new_version() as folder:
@@ -267,8 +301,21 @@ def _make(
         facts = {"warmup": _count_records(folder), "first_requests": first, **facts_of(folder)}
         facts |= changes
         platforms = tuple({name: None for each in signatures for name in each.platforms})
-        path, number = _place(base, folder, version, newest=newest)
+        is_new = force or version is not None
+        there = None if is_new else _equal_version(base, folder)
+        if there is not None:
+            facts["unchanged"] = True
+        path, number = there or _place(base, folder, version, newest=newest)
     return {"path": path, "version": number, **facts}, wanted, platforms
+
+
+def _equal_version(base: BasePath, folder: Path) -> tuple[str, int] | None:
+    """Return the path and number of the newest version if it has the files of a folder."""
+    versions = base.versions()
+    newest = max(versions, default=0)
+    if not versions or not base.has_files(versions[newest], folder, without=_OF_A_VERSION):
+        return None
+    return f"{base.path}/{versions[newest]}", newest
 
 
 def _fill_with_weights(
@@ -333,8 +380,8 @@ def rollback(
         ...     exported = jax.export.export(jax.jit(function))(1.0)
         ...     published = bridge.serving.publish(exported, "models/wave")
         >>> back = bridge.serving.rollback("models/wave")
-        >>> back.version, back.copy_of
-        (3, 1)
+        >>> back.version, back.copy_of, back.differences[0]
+        (3, 1, '...')
     """
     base = open_base_path(base_path)
     _check_numbers(None, keep)
@@ -349,11 +396,26 @@ def rollback(
         write_text(folder / PUBLICATION_FILE, json.dumps({"copy_of": origin}))
         records = _count_records(folder)
         facts = facts_of(folder)
+        facts["differences"] = _differences(base, versions[max(versions)], folder)
         path, number = _place(base, folder, None)
     removed = () if keep is None else _remove_old(base, keep, number)
     return Published(
         path=path, version=number, warmup=records, removed=removed, copy_of=origin, **facts
     )
+
+
+def _differences(base: BasePath, served: str, folder: Path) -> tuple[str, ...]:
+    """Return the differences of a new version from the one that is served, a text for each."""
+    if base.has_files(served, folder, without=_OF_A_VERSION):
+        return ()
+    before = folder.with_name("before")
+    base.copy(served, before)
+    try:
+        report = diff(before, folder)
+        found = tuple(map(str, (*report.differences, *report.weights)))
+        return found or ("other files beside the model, such as warmup records",)
+    except FormatError:  # a file of another program, which nothing here reads
+        return ("other files, which bridge.diff does not read",)
 
 
 def _signatures(folder: Path) -> tuple[ServedSignature, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from savedmodel.files.remote import is_remote
+from savedmodel.files.remote import is_remote, parse_path
 from xla_call_module.errors import StructureError
 
 __all__ = ["target_file"]
@@ -34,12 +34,14 @@ def target_file(
         beside: returns the other files that are written with it.
 
     Raises:
+        ArgumentError: it is no path.
         StructureError: it is no path of a file on a disk, or there is a file.
 
     >>> target_file("model.onnx", overwrite=True).name
     'model.onnx'
     """
-    if not isinstance(path, str | os.PathLike) or is_remote(path):
+    path = parse_path(path)
+    if is_remote(path):
         raise StructureError(
             f"The model is to be written to {path!r}; expected the path of a file on a disk. To "
             "do: write it there, and copy it to where it is to be."

@@ -144,8 +144,10 @@ def _interpret(
 ) -> TensorFlowRun:
     fields = {key: value for line in lines for key, value in line.items()}
     if "tensorflow" not in fields and status != -signal.SIGKILL:
+        # Of a traceback the last line says it.
+        said = words.splitlines()[-1] if words.startswith("Traceback") else words
         raise MissingDependencyError(
-            f"TensorFlow does not start in {python}: {words or f'exit status {status}'} To do: "
+            f"TensorFlow does not start in {python}: {said or f'exit status {status}'}. To do: "
             f"{installing('tensorflow')}, or name the Python of an environment that has it."
         )
     version = str(fields.get("tensorflow", ""))

@@ -64,19 +64,14 @@ class VerifyReport:
         tensorflow: the version of TensorFlow; empty for a LiteRT model.
         failure: why TensorFlow does not run the file at all; empty if it does.
         rows: the comparisons, in the order of signatures, inputs and orders.
-        litert: the version of ai-edge-litert; empty for a SavedModel.
+        runtime: the name and version of what was compared with JAX, such as `TensorFlow 2.21.0`.
     """
 
     path: str
     tensorflow: str
     failure: str
     rows: tuple[VerifyRow, ...]
-    litert: str = ""
-
-    @property
-    def runtime(self) -> str:
-        """The name and version of what was compared with JAX, such as `TensorFlow 2.21.0`."""
-        return f"LiteRT {self.litert}" if self.litert else f"TensorFlow {self.tensorflow}"
+    runtime: str = ""
 
     @property
     def passed(self) -> bool:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from savedmodel.protos.schema import Proto
 from xla_call_module.allowance import Allowance
 from xla_call_module.errors import FormatError
-from xla_call_module.node import OP, SHARDING_OP
+from xla_call_module.node import SHARDING_OP, is_call
 
 __all__ = [
     "Argument",
@@ -53,7 +53,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A result of an XlaCallModule node."""
+    """A result of an XlaCallModule node, or of the call of a function in its place."""
 
     call: CallNode
     index: int
@@ -196,7 +196,7 @@ def changing_functions(library: Mapping[str, Proto]) -> frozenset[str]:
 
 def _callees(node: Proto) -> list[str]:
     """Return the functions that a node may call: by its attributes, or by the name of its op."""
-    if node.op in (OP, "Const"):
+    if node.op == "Const" or is_call(node):
         return []
     named = [value.func.name for value in node.attr.values() if value.HasField("func")]
     listed = [f.name for value in node.attr.values() for f in value.list.func]
@@ -374,7 +374,7 @@ class _Tracer:
         if node.op in _PASS_THROUGH or node.op == "IdentityN":
             chosen = position if node.op == "IdentityN" else 0
             return self._origin(frame, _pick(data, chosen, node))
-        if node.op == OP:
+        if is_call(node):
             return Result(self._call(frame, node, data), position)
         if (callee := callee_of(node)) in self.library:
             return _pick(self._results(frame, node, self.library[callee]), position, node)

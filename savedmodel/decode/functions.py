@@ -25,6 +25,7 @@ from savedmodel.model import (
 from savedmodel.protos.schema import Proto
 from savedmodel.protos.structures import Leaf, as_dict, as_tuple
 from savedmodel.protos.tensor_values import decode_tensor
+from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import dtype_from_tensorflow
 from xla_call_module.errors import FormatError, StructureError, shown_as_base
@@ -50,7 +51,8 @@ class SignatureSource:
         outputs: for each output name where it comes from.
         capture: returns what a further argument of the function is.
         gradients: the gradient functions of the file.
-        chain: decodes a call and those of its gradients that describe themselves.
+        chain: decodes a call and those of its gradients that describe themselves, and the functions
+            of plain operations that they run.
         input_paths: for the names of inputs the pytree paths that the metadata has for them.
         assignments: the variables that the signature assigns, with what it assigns to them.
     """
@@ -60,7 +62,7 @@ class SignatureSource:
     outputs: Mapping[str, Origin]
     capture: Callable[[int], Parameter | Operation]
     gradients: Gradients
-    chain: Callable[[CallNode], tuple[CallModule, ...]]
+    chain: Callable[[CallNode], tuple[tuple[CallModule, ...], tuple[TensorFlowGraph, ...]]]
     input_paths: Mapping[str, str] = field(default_factory=dict)
     assignments: Sequence[tuple[Origin, Origin]] = ()
 
@@ -239,7 +241,7 @@ class _Reader:
         return self._numbers[id(call)]
 
     def _read_function(self, call: CallNode) -> Function:
-        chain = self.source.chain(call)
+        chain, operations = self.source.chain(call)
         primal = chain[0]
         padded = [read_padded(operand) for operand in call.operands]
         sources = [
@@ -270,4 +272,5 @@ class _Reader:
             },
             batch_buckets=buckets,
             gradient=gradient,
+            operations=operations,
         )

@@ -27,7 +27,7 @@ from savedmodel.protos.tensor_values import decode_tensor
 from xla_call_module.allowance import Allowance
 from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, InteropError
-from xla_call_module.node import OP, SHARDING_OP, decode_node
+from xla_call_module.node import SHARDING_OP, decode_node, is_call
 
 __all__ = ["Described", "GradientFunction", "Gradients", "read_gradient"]
 
@@ -166,7 +166,7 @@ def _first_call(
     seen.add(function.signature.name)
     allowance.spend(1 + len(function.node_def))
     for node in function.node_def:
-        if node.op == OP:
+        if is_call(node):
             return node, function
         if (callee := callee_of(node)) in library:
             first = _first_call(library[callee], library, seen, allowance)

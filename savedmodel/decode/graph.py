@@ -13,11 +13,13 @@ from typing import Any
 from savedmodel.decode.dataflow import CallNode, index_functions, steps_allowance, trace
 from savedmodel.decode.functions import SignatureSource, read_signature
 from savedmodel.decode.gradients import Described, Gradients
+from savedmodel.decode.graph_functions import read_operations
 from savedmodel.decode.objects import open_checkpoint, stored_variable
 from savedmodel.files.folder import VARIABLES
 from savedmodel.files.model_folder import ModelFolder
 from savedmodel.model import INTERNAL_SIGNATURE, Parameter, Signature, Variable
 from savedmodel.protos.schema import Proto
+from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import dtype_from_tensorflow
@@ -65,9 +67,10 @@ def read_graph(
     gradients = Gradients.of(graph.library, functions, _nothing_described, allowance=steps)
     descriptions = description_allowance()
 
-    def chain(call: CallNode) -> tuple[CallModule, ...]:
-        """Return a call; its gradients are not in a session graph."""
-        return (decode_node(call.node, allowance=descriptions),)
+    def chain(call: CallNode) -> tuple[tuple[CallModule, ...], tuple[TensorFlowGraph, ...]]:
+        """Return a call and the function that it runs; a session graph has no gradients."""
+        calls = (decode_node(call.node, allowance=descriptions),)
+        return calls, read_operations([call.node], functions, steps)
 
     signatures = [
         read_signature(_signature_source(key, definition, graph, handles, gradients, chain))
@@ -83,7 +86,7 @@ def _signature_source(
     graph: Proto,
     handles: Sequence[Proto],
     gradients: Gradients,
-    chain: Callable[[CallNode], tuple[CallModule, ...]],
+    chain: Callable[[CallNode], tuple[tuple[CallModule, ...], tuple[TensorFlowGraph, ...]]],
 ) -> SignatureSource:
     inputs, outputs = sorted(definition.inputs), sorted(definition.outputs)
     fed = [definition.inputs[name].name.partition(":")[0] for name in inputs]

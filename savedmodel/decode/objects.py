@@ -24,6 +24,7 @@ from savedmodel.decode.dataflow import (
 )
 from savedmodel.decode.functions import SignatureSource, read_signature
 from savedmodel.decode.gradients import Described, Gradients
+from savedmodel.decode.graph_functions import read_operations
 from savedmodel.encode.objects import OBJECT_GRAPH_KEY
 from savedmodel.files.folder import VARIABLES
 from savedmodel.files.model_folder import ModelFolder
@@ -31,6 +32,7 @@ from savedmodel.model import DEFAULT_SIGNATURE, Parameter, Signature, Variable
 from savedmodel.protos.schema import Proto, TrackableObjectGraph
 from savedmodel.protos.structures import NONE, Branch, Leaf, Structure
 from savedmodel.protos.wire_format import check_wire
+from savedmodel.tensorflow_graph import TensorFlowGraph
 from savedmodel.variables.bundle_reader import SharedTensor, read_strings, stream_tensor
 from savedmodel.variables.tensor_bundle import (
     MAX_RANK,
@@ -183,10 +185,11 @@ class SavedObjects:
             raise FormatError(f"The file has a signature for the function {name!r}, and lacks it.")
         return concrete[name]  # type: ignore[no-any-return]
 
-    def _chain(self, call: CallNode) -> tuple[CallModule, ...]:
-        """Return a call and its gradients."""
+    def _chain(self, call: CallNode) -> tuple[tuple[CallModule, ...], tuple[TensorFlowGraph, ...]]:
+        """Return a call and its gradients, and the functions that they run."""
         nodes = [call.node, *self._gradients.nodes(call)]
-        return tuple(decode_node(node, allowance=self._descriptions) for node in nodes)
+        calls = tuple(decode_node(node, allowance=self._descriptions) for node in nodes)
+        return calls, read_operations(nodes, self._functions, self._steps)
 
     def _capture(self, node: int) -> Parameter | Operation:
         """Return the variable, or the constant of the graph, that a function captures."""

@@ -10,18 +10,24 @@ from typing import Any
 
 import numpy as np
 
+from savedmodel.encode.graph_functions import encode_graph
 from savedmodel.model import Variable
 from savedmodel.protos.schema import FunctionDef, Proto
 from savedmodel.protos.structures import fill_shape
 from savedmodel.protos.tensor_values import fill_tensor, value_field
+from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import StructureError
-from xla_call_module.node import SHARDING_OP, encode_sharding_node, shown_sharding
+from xla_call_module.node import (
+    SHARDING_OP,
+    encode_sharding_node,
+    shown_sharding,
+    to_function_call,
+)
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
 __all__ = [
-    "MUST_COMPILE",
     "RESOURCE",
     "Body",
     "Capture",
@@ -32,8 +38,6 @@ __all__ = [
 ]
 
 RESOURCE = 20
-# tensorflow/compiler/jit/defs.cc, which `tf.function(jit_compile=True)` sets, too.
-MUST_COMPILE = "_XlaMustCompile"
 _BOOL = dtype_from_name("bool", where="bool")
 _FLOAT32 = dtype_from_name("float32", where="float32")
 _INT32 = dtype_from_name("int32", where="int32")
@@ -85,11 +89,26 @@ class Tensor:
 
 @dataclass(slots=True)
 class Library:
-    """The FunctionDefs written so far, with the concrete functions that they are."""
+    """The FunctionDefs written so far, with the concrete functions that they are.
+
+    Attributes:
+        proto: the FunctionDefLibrary.
+        operations: for the calls that are written as functions of plain operations their graphs.
+        concrete: the functions that the object graph knows.
+        mutex: the name of what functions of plain operations hold while they change variables.
+    """
 
     proto: Proto
+    operations: Mapping[CallModule, TensorFlowGraph] = field(default_factory=dict)
     concrete: list[ConcreteFunction] = field(default_factory=list)
+    mutex: str = ""
     _added: dict[str, Proto] = field(default_factory=dict)
+    _graphs: dict[CallModule, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, proto: Proto) -> Library:
+        """Return the library of a file that is there, for more functions."""
+        return cls(proto, _added={str(f.signature.name): f for f in proto.function})
 
     def new_function(self, base: str) -> Proto:
         """Return a new FunctionDef; its name is unique, and one of a traced function's."""
@@ -100,6 +119,15 @@ class Library:
         self._added[name] = self.proto.function.add()
         self._added[name].signature.name = name
         return self._added[name]
+
+    def write_call(self, node: Proto, call: CallModule) -> None:
+        """Let the node of a call run a function of plain operations, where there is one."""
+        if call not in self.operations:
+            return
+        if call not in self._graphs:
+            main, *_ = encode_graph(self.operations[call], self.new_function)
+            self._graphs[call] = main.signature.name
+        to_function_call(node, self._graphs[call])
 
     def add_functions(self, definitions: Sequence[bytes]) -> None:
         """Add functions that somebody else wrote, and that modules call by their names.
@@ -127,9 +155,9 @@ class Body:
     def __init__(self, library: Library, base: str) -> None:
         self.library = library
         self.base = base
-        self._proto = library.new_function(base)
-        self.name: str = self._proto.signature.name
-        self._proto.signature.is_stateful = True
+        self.proto = library.new_function(base)
+        self.name: str = self.proto.signature.name
+        self.proto.signature.is_stateful = True
         self._inputs: list[Sequence[int | None] | None] = []
         self._names = UniqueNames(ignore_case=True)
         self._captures: list[Capture] = []
@@ -287,16 +315,16 @@ class Body:
         """Add a result, after those that are there."""
         node = self._of_one("Identity", "Identity", tensor, spec)
         fill_shape(node.attr["_output_shapes"].list.shape.add(), spec.static_shape)
-        argument = self._proto.signature.output_arg.add(
+        argument = self.proto.signature.output_arg.add(
             name=self.reserve(name), type=spec.dtype.enum
         )
-        self._proto.ret[argument.name] = f"{node.name}:output:0"
+        self.proto.ret[argument.name] = f"{node.name}:output:0"
 
     def add_effect(self, node: str) -> None:
         """Let a node run although nothing takes what it returns."""
-        name = f"effect_{len(self._proto.control_ret)}"
-        self._proto.signature.control_output.append(name)
-        self._proto.control_ret[name] = node
+        name = f"effect_{len(self.proto.control_ret)}"
+        self.proto.signature.control_output.append(name)
+        self.proto.control_ret[name] = node
 
     def add_operation(
         self, op: str, name: str, inputs: Iterable[Tensor], types: Mapping[str, int]
@@ -313,11 +341,11 @@ class Body:
 
     def add_node(self, op: str, name: str) -> Proto:
         """Return a new node; its name is the given one, or one like it."""
-        return self._proto.node_def.add(name=self.reserve(name), op=op)  # type: ignore[no-any-return]
+        return self.proto.node_def.add(name=self.reserve(name), op=op)  # type: ignore[no-any-return]
 
     def new_node(self) -> Proto:
         """Return an empty node in the body."""
-        return self._proto.node_def.add()  # type: ignore[no-any-return]
+        return self.proto.node_def.add()  # type: ignore[no-any-return]
 
     def finish(self, *, input_signature: Proto, output_signature: Proto) -> ConcreteFunction:
         """Complete a FunctionDef that the object graph knows."""
@@ -328,20 +356,16 @@ class Body:
         self.library.concrete.append(concrete)
         return concrete
 
-    def compile_whole(self) -> None:
-        """Have XLA compile the function as a whole, its reads and assignments included."""
-        self._proto.attr[MUST_COMPILE].b = True
-
     def finish_shapes(self) -> None:
         """Complete the FunctionDef, whose captures follow its arguments."""
         for shape in self._inputs:
-            fill_shape(self._proto.attr["_input_shapes"].list.shape.add(), shape)
-        self._proto.attr["_input_shapes"].list.SetInParent()
+            fill_shape(self.proto.attr["_input_shapes"].list.shape.add(), shape)
+        self.proto.attr["_input_shapes"].list.SetInParent()
 
     def _add_argument(self, name: str, enum: int, shape: Sequence[int | None] | None) -> Proto:
         unique = self.reserve(name)
-        argument = self._proto.signature.input_arg.add(name=unique, type=enum)
-        attributes = self._proto.arg_attr[len(self._inputs)].attr
+        argument = self.proto.signature.input_arg.add(name=unique, type=enum)
+        attributes = self.proto.arg_attr[len(self._inputs)].attr
         attributes["_user_specified_name"].s = name.encode()
         if enum != RESOURCE:
             fill_shape(attributes["_output_shapes"].list.shape.add(), shape)

@@ -20,6 +20,7 @@ from savedmodel.encode.body import (
     set_function_call,
 )
 from savedmodel.encode.gradients import Sources, write_call
+from savedmodel.encode.mutexes import mutex_name
 from savedmodel.encode.padding import Padding
 from savedmodel.encode.shape_check_nodes import write_shape_check
 from savedmodel.encode.state import write_atomic_call
@@ -58,7 +59,16 @@ def write_functions(model: SavedModel, proto: Proto) -> tuple[Library, list[Writ
         model: the file.
         proto: the FunctionDefLibrary to write into; modules are large, so it is not copied.
     """
-    library = Library(proto)
+    functions = [signature.function for signature in model.signatures]
+    library = Library(
+        proto,
+        {
+            call: graph
+            for function in functions
+            for call, graph in zip(function.chain, function.operations, strict=False)
+        },
+        mutex=mutex_name(function.call.module for function in functions),
+    )
     state = model.state
     written = []
     for signature in model.signatures:

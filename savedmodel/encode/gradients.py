@@ -79,6 +79,7 @@ def write_call(
         ],
         new_node=body.new_node,
     )
+    body.library.write_call(node, call)
     if before:
         node.input.append(f"^{before}")
     body.library.add_functions(call.functions)

@@ -6,7 +6,8 @@ runs (`LockVariables` in tensorflow/compiler/jit/xla_launch_util.cc), so that of
 same time none sees half of a state and none loses the step of the other; and it lets the new values
 have the memory of the old ones. What only reads such variables is compiled in the same way, since
 it would otherwise read one variable before a step and another one after it; so is what a session
-reads when it saves them.
+reads when it saves them. Where plain operations are in the place of the module, a function holds a
+mutex meanwhile instead (tensorflow/core/kernels/mutex_ops.cc).
 
 `savedmodel.decode.dataflow` follows such functions again, with what they assign.
 """
@@ -17,7 +18,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from savedmodel.encode.body import (
-    MUST_COMPILE,
     RESOURCE,
     Body,
     Library,
@@ -25,6 +25,7 @@ from savedmodel.encode.body import (
     set_function_call,
 )
 from savedmodel.encode.gradients import Sources, needed_arguments, write_call
+from savedmodel.encode.mutexes import compile_whole, hold_mutex
 from savedmodel.model import Function, Parameter, Variable
 from savedmodel.protos.schema import Proto
 from savedmodel.protos.structures import (
@@ -85,7 +86,8 @@ def write_atomic_call(
     returned = [index for index in range(len(results)) if index not in function.assigned]
     for position, index in enumerate(returned):
         step.add_output(f"output_{position}", call.results[index], results[index])
-    step.compile_whole()
+    mutex = body.library.mutex if function.operations else ""
+    _make_atomic(step, mutex)
     concrete = step.finish(
         input_signature=encode_structure(
             as_tuple([as_tuple([*map(Leaf, taken)]), as_dict({})]),
@@ -105,7 +107,8 @@ def write_atomic_call(
     set_function_call(
         node, concrete.name, types, [call.results[index].dtype.enum for index in returned]
     )
-    node.attr[MUST_COMPILE].b = True
+    if not mutex:
+        compile_whole(node)
     node.attr["_gradient_op_type"].s = _GRADIENT_OF_CALL
     body.add_effect(node.name)
     return {index: Tensor(node.name, "output", n) for n, index in enumerate(returned)}
@@ -118,16 +121,27 @@ class StateReader:
     Attributes:
         name: the name of the function, which takes the handles of the variables.
         variables: the indices of the variables, in its order.
+        is_compiled: whether XLA compiles it.
     """
 
     name: str
     variables: tuple[int, ...]
+    is_compiled: bool
 
     def set_call(self, node: Proto, variables: Sequence[Variable]) -> None:
         """Set the attributes of a StatefulPartitionedCall of it."""
         types = [variables[index].dtype.enum for index in self.variables]
         set_function_call(node, self.name, [RESOURCE] * len(types), types)
-        node.attr[MUST_COMPILE].b = True
+        if self.is_compiled:
+            compile_whole(node)
+
+
+def _make_atomic(body: Body, mutex: str) -> None:
+    """Let XLA compile a function as a whole, or let it run while it holds a mutex."""
+    if mutex:
+        hold_mutex(body.proto, mutex)
+    else:
+        compile_whole(body.proto)
 
 
 def write_state_reader(
@@ -141,6 +155,6 @@ def write_state_reader(
         variable = variables[index]
         spec = TensorSpec(variable.shape, variable.dtype, variable.name)
         body.add_output(f"state_{index}", spec, body.read_variable(index, variable))
-    body.compile_whole()
+    _make_atomic(body, library.mutex if library.operations else "")
     body.finish_shapes()
-    return StateReader(body.name, tuple(sorted(state)))
+    return StateReader(body.name, tuple(sorted(state)), is_compiled=not library.operations)

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from savedmodel.files.assets import OWN_BATCHING_FILE
 from savedmodel.files.model_folder import ModelFolder
-from savedmodel.files.remote import is_remote, upload
+from savedmodel.files.remote import is_remote, parse_path, upload
 from xla_call_module.errors import FormatError, StructureError
 
 __all__ = [
@@ -124,6 +124,7 @@ def new_place(
         FormatError: what would be replaced is not a SavedModel alone.
         OSError: it cannot be put there; what is there is untouched.
     """
+    path = parse_path(path)
     if is_remote(path):
         with tempfile.TemporaryDirectory() as temporary:
             yield Path(temporary)
@@ -157,22 +158,39 @@ def hidden_folder(parent: Path, name: str) -> Iterator[Path]:
     Args:
         parent: where it is made; made itself where it is not there.
         name: of what it becomes, or of who makes it.
+
+    Raises:
+        OSError: it cannot be made, or written to; the error names what it becomes.
     """
-    parent.mkdir(parents=True, exist_ok=True)
+    target = parent / name
     name = fit_name(name, _SUFFIX_BYTES)
-    _remove_stale(parent, name)
     folder = parent / f".{name}{_MARK}{secrets.token_hex(8)}"
-    folder.mkdir()
+    with _about(target, folder):
+        parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(parent, name)
+        folder.mkdir()
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         # NFS has no such lock on a folder. What is left behind there is not removed by others.
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder
+        with _about(target, folder):
+            yield folder
     finally:
         # After an exchange this is the old version, after an error the half-written one.
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+
+
+@contextmanager
+def _about(target: Path, folder: Path) -> Iterator[None]:
+    """Have errors of the system name what a hidden folder becomes in its place."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            error.filename = os.fsdecode(error.filename).replace(str(folder), str(target))
+        raise
 
 
 def fit_name(name: str, spare: int) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from savedmodel.files.remote import is_remote
+from savedmodel.files.remote import is_remote, parse_path
 from xla_call_module.errors import FormatError, InteropError, StructureError, quote
 
 __all__ = ["ModelFolder", "locate", "newest_version", "read_file", "read_one_version"]
@@ -289,6 +289,7 @@ def read_file(path: str | os.PathLike[str], *, limit: int) -> bytes:
 
 
 def _open(folder: str | os.PathLike[str]) -> ModelFolder:
+    folder = parse_path(folder)
     if is_remote(folder):
         raise StructureError(
             f"{os.fspath(folder)} is an address, and files are read from a disk. To do: copy the "

@@ -7,15 +7,44 @@ model: an old saved_model.pb goes first, the new one comes last.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
-from xla_call_module.errors import MissingDependencyError, StructureError
+from xla_call_module.errors import ArgumentError, MissingDependencyError, StructureError
 
-__all__ = ["address", "is_remote", "upload"]
+__all__ = ["address", "is_remote", "parse_path", "upload"]
 
 _PIECE_BYTES = 8 << 20
+_LOCAL = "file://"
+_DRIVE = re.compile(r"[A-Za-z]:\\")
+
+
+def parse_path(path: object) -> str:
+    """Return a path as text, on a disk or an address; `file:///models/m` is `/models/m`.
+
+    Raises:
+        ArgumentError: it is no path.
+        StructureError: it is one of another system.
+
+    Example:
+        >>> parse_path("file:///models/m"), parse_path("gs://bucket/m")
+        ('/models/m', 'gs://bucket/m')
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        shown = getattr(path, "__name__", "") or f"a {type(path).__name__}"
+        raise ArgumentError(
+            f"Expected a path, got {shown}. To do: pass what is written first and the path after "
+            "it, as in bridge.save(predict, 'model')."
+        )
+    text = os.fspath(path)
+    if _DRIVE.match(text):
+        raise StructureError(
+            f"{text} is a path of Windows, and would be the name of a file here. To do: write it "
+            "as this system sees it, such as /mnt/c/models under WSL, or with slashes."
+        )
+    return text.removeprefix(_LOCAL)
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -57,4 +86,4 @@ def address(path: str | os.PathLike[str]) -> Any:
         raise MissingDependencyError.of(
             f"The address {os.fspath(path)}", "etils", extra="remote", instead="use a local folder"
         ) from error
-    return epath.Path(path)
+    return epath.Path(parse_path(path))

@@ -23,15 +23,21 @@ _FIELDS = {
     "complex64": "scomplex_val", "float16": "half_val", "float32": "float_val",
     "float64": "double_val", "int64": "int64_val", "uint32": "uint32_val", "uint64": "uint64_val",
 }  # fmt: skip
+# The kinds of NumPy's arrays of texts, and the number of TensorFlow's dtype.
+_TEXTS, _STRING = "OU", 7
 _PARTS = {"dcomplex_val": np.float64, "scomplex_val": np.float32}
 
 
 def fill_tensor(tensor: Proto, array: np.ndarray[Any, Any]) -> None:
-    """Make an empty `TensorProto` that of an array, of a dtype that TensorFlow has."""
-    tensor.dtype = dtype_from_name(array.dtype.name, where="A constant").enum
+    """Make an empty `TensorProto` that of an array, of a dtype that TensorFlow has, or of texts."""
     tensor.tensor_shape.SetInParent()
     for size in array.shape:
         tensor.tensor_shape.dim.add(size=size)
+    if array.dtype.kind in _TEXTS:
+        tensor.dtype = _STRING
+        tensor.string_val.extend(str(text).encode() for text in array.flat)
+        return
+    tensor.dtype = dtype_from_name(array.dtype.name, where="A constant").enum
     tensor.tensor_content = np.asarray(array, order="C").tobytes()
 
 
@@ -47,8 +53,10 @@ def decode_tensor(tensor: Proto) -> np.ndarray[Any, Any]:
         FormatError: it is damaged, or too large for a constant of a graph.
         DtypeError: JAX has nothing like its elements.
     """
-    dtype = dtype_from_tensorflow(tensor.dtype, where="A constant")
     shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
+    if tensor.dtype == _STRING:
+        return _decode_texts(tensor, shape)
+    dtype = dtype_from_tensorflow(tensor.dtype, where="A constant")
     count = math.prod(shape)
     if min(shape, default=0) < 0 or count * dtype.itemsize > _MAX_CONSTANT_BYTES:
         raise FormatError(f"A constant has the shape {shape}.")
@@ -67,6 +75,13 @@ def decode_tensor(tensor: Proto) -> np.ndarray[Any, Any]:
         return np.broadcast_to(values[0], shape)
     # The last value is that of all that are left out.
     return np.concatenate([values, values[-1:].repeat(count - values.size)]).reshape(shape)
+
+
+def _decode_texts(tensor: Proto, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    texts = [text.decode("utf-8", "replace") for text in tensor.string_val]
+    if len(texts) != math.prod(shape):
+        raise FormatError(f"A constant of texts, {list(shape)}, has {len(texts)} of them.")
+    return np.array(texts, object).reshape(shape)
 
 
 def _listed_values(tensor: Proto, dtype: DType) -> np.ndarray[Any, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import subprocess
+import sys
 from collections import OrderedDict, namedtuple
 from contextlib import contextmanager
 from types import ModuleType
@@ -24,6 +25,7 @@ from tests.bridge.converters import BOTH, GRADIENTS, import_converter
 from tests.jax_versions import INCONCLUSIVE
 from tests.x64 import enable_x64
 from xla_call_module._tf import imported_release
+from xla_call_module.errors import MissingDependencyError
 
 # What both JAX and TensorFlow speak here.
 CONVENTION = min(imported_release().convention, export.maximum_supported_calling_convention_version)
@@ -50,6 +52,13 @@ def _sin_cos(x):
 def _reload(module, folder, **options):
     tf.saved_model.save(module, str(folder), **options)
     return tf.saved_model.load(str(folder))
+
+
+def test_without_tensorflow(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    monkeypatch.delitem(sys.modules, "bridge.jax2tf")
+    with pytest.raises(MissingDependencyError, match=r"jax2tf needs TensorFlow.* To do: pip inst"):
+        importlib.import_module("bridge.jax2tf")
 
 
 class TestBasicFunctions:

@@ -294,7 +294,9 @@ def test_a_python_without_tensorflow(folder, tmp_path):
     fake = tmp_path / "python"
     fake.write_text(f"#!{sys.executable}\nimport not_installed\n")
     fake.chmod(0o755)
-    with pytest.raises(MissingDependencyError, match=r"not_installed[\s\S]*To do: pip install"):
+    with pytest.raises(
+        MissingDependencyError, match=r"python: Mod.*'not_installed'\. To do: pip in"
+    ):
         tensorflow_process.run_trials(folder, [], python=fake)
 
 

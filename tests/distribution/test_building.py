@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import site
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -50,8 +54,9 @@ def installed(built, tmp_path_factory):
     return python
 
 
-def _run(*command, cwd=None):
+def _run(*command, cwd=None, **variables):
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment |= variables
     done = subprocess.run(
         command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
     )
@@ -103,3 +108,20 @@ def test_the_source_distribution_is_whole(built):
         }
         assert there - names == set()
     assert not {name for name in names if "__pycache__" in name}
+
+
+def test_the_workflow_installs_the_wheel(built, tmp_path):
+    """The command of the example for continuous integration, with the files that it asks for."""
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load((ROOT / "examples" / "export_in_ci.yml").read_text())
+    steps = workflow["jobs"]["export"]["steps"]
+    command = next(step["run"] for step in steps if step.get("name") == "Install")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert re.search(r"\[([\w-]+)\]", command)[1] in project["optional-dependencies"]
+    (tmp_path / "wheels").mkdir()
+    shutil.copy(built[1], tmp_path / "wheels")
+    shutil.copy(ROOT / "constraints.txt", tmp_path)
+    alone = {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_TARGET": str(tmp_path / "installed")}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    _run("bash", "-e", "-c", command, cwd=tmp_path, PATH=path, **alone)
+    assert (tmp_path / "installed" / "bridge" / "py.typed").is_file()

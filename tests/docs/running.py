@@ -8,7 +8,9 @@ import io
 import os
 import re
 import shlex
+import subprocess
 import sys
+import sysconfig
 import textwrap
 import tomllib
 from pathlib import Path
@@ -128,7 +130,7 @@ def _wrap(line):
 
 
 def _shell(block, where):
-    """Run the commands of this package; those of other programs must at least be right."""
+    """Run the commands of this package and of TensorFlow; others must at least be right."""
     lines = block.code.replace("\\\n", " ").splitlines()
     commands = [words for line in lines if (words := shlex.split(line, comments=True))]
     wanted = [0] * (len(commands) - 1) + [int(block.directives.get("exit", 0))]
@@ -142,7 +144,9 @@ def _shell(block, where):
             case ["pip", "install", *packages]:
                 unknown = [extra for text in packages for extra in _extras(text)]
                 assert not unknown, f"{where}: {unknown}"
-            case ["cd", _]:
+            case ["saved_model_cli", *_]:
+                print(_tool(command))
+            case ["cd", _] | ["curl", *_]:  # of a server, which the tests do not have
                 pass
             case _:
                 raise AssertionError(f"{where}: {shlex.join(command)} is none that pages may have")
@@ -153,6 +157,15 @@ def _command(arguments):
         return main(arguments)
     except SystemExit as ended:
         return ended.code
+
+
+def _tool(command):
+    """Return what a program of TensorFlow's prints, which is beside the interpreter."""
+    program = Path(sysconfig.get_path("scripts"), command[0])
+    done = subprocess.run(
+        [program, *command[1:]], capture_output=True, text=True, check=True, env=os.environ
+    )
+    return done.stdout
 
 
 def _extras(package):

@@ -1,10 +1,10 @@
 """`python -m tests.matrix.coverage [CASE ...]`: what works where, function by function.
 
 Each function of the matrix is saved and run in TensorFlow, differentiated there, loaded in JAX, and
-converted to ONNX, to LiteRT and, as a file with and without `tflite=True`, to TFLite. What became
-of it goes into docs/reference/coverage.json, and from there into the tables of
-docs/reference/coverage.md. Without names all functions are measured, which takes a quarter of an
-hour; `--column` measures one place alone, `--page` only writes the tables.
+converted to ONNX, to LiteRT and to TFLite. What became of it goes into
+docs/reference/coverage.json, and from there into the tables of docs/reference/coverage.md. Without
+names all functions are measured, which takes a quarter of an hour; `--column` measures one place
+alone, `--page` only writes the tables.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = ["COLUMNS", "PAGE", "RECORD", "read_record", "table"]
 RECORD = ROOT / "docs" / "reference" / "coverage.json"
 PAGE = ROOT / "docs" / "reference" / "coverage.md"
 BEGIN, END = "<!-- coverage -->", "<!-- end of coverage -->"
-COLUMNS = ("TensorFlow", "gradient", "back to JAX", "ONNX", "LiteRT", "TFLite", "tflite=True")
-# The columns of TensorFlow's converter, which ends the process on some modules.
-_OF_CONVERTER = ("TFLite", "tflite=True")
+COLUMNS = ("TensorFlow", "gradient", "back to JAX", "ONNX", "LiteRT", "TFLite")
+# The column of TensorFlow's converter, which ends the process on some modules.
+_OF_CONVERTER = "TFLite"
 _WORDS = {
     Outcome.PASSED: "right",
     Outcome.REFUSED: "refused",
@@ -91,7 +91,7 @@ def measure(
             answers += [answer for part in found for answer in part]
         for path, outcome, message in answers:
             name, _, column = path.partition("/")
-            if outcome is Outcome.DIED and column not in _OF_CONVERTER:
+            if outcome is Outcome.DIED and column != _OF_CONVERTER:
                 raise RuntimeError(f"the process that measures {path} has ended: {message}")
             cells.setdefault(name, {})[column] = _WORDS[outcome]
             if outcome not in (Outcome.PASSED, Outcome.ABSENT):
@@ -141,7 +141,7 @@ def _reasons(reasons: Mapping[str, Mapping[str, str]], names: Sequence[str]) -> 
         (name, column, reason)
         for name in names
         for column, reason in reasons.get(name, {}).items()
-        if column not in _OF_CONVERTER
+        if column != _OF_CONVERTER
     ]
     if found:
         yield ""

@@ -26,7 +26,7 @@ from bridge.litert.lowering.storage_dtypes import at_boundary, from_boundary
 from bridge.litert.runtime import Runtime
 from tests.matrix import consumer
 from tests.matrix.case import Case
-from tests.matrix.files import _export, case_settings, logical_arguments, physical_array
+from tests.matrix.files import case_settings, logical_arguments, physical_array
 from tests.matrix.functions import CASES
 from tests.matrix.written import DEFAULT, VALUES
 from xla_call_module.errors import InteropError
@@ -38,7 +38,7 @@ _PASSED: Answer = ("passed", "")
 _KEY = "serving_default"
 # What another runtime may differ by, as a part of the largest magnitude, where a result is rounded
 # at all: kernels of ONNX Runtime and of TFLite have their own polynomials and orders of sums.
-_ROUNDED = {"ONNX": 2e-5, "LiteRT": 2e-5, "TFLite": 1e-4, "tflite=True": 1e-4}
+_ROUNDED = {"ONNX": 2e-5, "LiteRT": 2e-5, "TFLite": 1e-4}
 
 
 def measure(case: Case, folder: Path, column: str) -> Answer:
@@ -173,22 +173,6 @@ def _in_tflite(_: Case, path: Path, calls: list[consumer.Call], tolerance: float
         return "refused", f"{type(error).__name__}: {error}"
 
 
-def _in_tflite_form(case: Case, path: Path, calls: list[consumer.Call], tolerance: float) -> Answer:
-    written = path.with_name("tflite")
-    with case_settings(case):
-        exported = _export(case)
-        bridge.save(
-            exported,
-            written,
-            params=case.params,
-            inputs=[f"x{i}" for i in range(len(case.args))],
-            outputs=[f"y{i}" for i in range(len(exported.out_avals))],
-            gradient_order=0,
-            tflite=True,
-        )
-    return _in_tflite(case, written, calls, tolerance)
-
-
 COLUMNS: Mapping[str, Callable[[Case, Path, list[consumer.Call], float], Answer]] = {
     "TensorFlow": _in_tensorflow,
     "gradient": _gradient,
@@ -196,7 +180,6 @@ COLUMNS: Mapping[str, Callable[[Case, Path, list[consumer.Call], float], Answer]
     "ONNX": _in_onnx,
     "LiteRT": _in_litert,
     "TFLite": _in_tflite,
-    "tflite=True": _in_tflite_form,
 }
 
 

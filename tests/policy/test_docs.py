@@ -9,6 +9,7 @@ import runpy
 
 import pytest
 
+from bridge.formats.format_registry import all_formats
 from tests.benchmarks.measure import Ratio
 from tests.benchmarks.recording import record
 from tests.policy.source import ROOT, read_modules
@@ -97,6 +98,7 @@ def test_the_page_of_commands_has_each():
     rows = re.findall(
         r"^\| `(\w+)[ `]", (ROOT / "docs/reference/commands.md").read_text(), re.MULTILINE
     )
+    commands += [format_.command.name for format_ in all_formats() if format_.command]
     assert len(commands) > 10
     assert {*rows} == {*commands}
 
@@ -114,6 +116,13 @@ def test_a_picture_is_what_its_script_draws(script):
     drawn = runpy.run_path(str(script))
     pictures = drawn["pictures"]() if "pictures" in drawn else {drawn["PICTURE"]: drawn["draw"]()}
     assert [path for path, text in pictures.items() if path.read_text() != text] == []
+
+
+def test_the_lists_of_names_are_those_of_the_docstrings():
+    """`python docs/list_api.py` writes them."""
+    pages = runpy.run_path(str(ROOT / "docs" / "list_api.py"))["pages"]()
+    assert [path for path, text in pages.items() if path.read_text() != text] == []
+    assert all("| `" in text for text in pages.values())
 
 
 def test_the_figures_of_the_pages_are_those_of_the_benchmarks():

@@ -43,6 +43,11 @@ def test_other_names_are_no_attributes(package):
         importlib.import_module(package).nothing  # noqa: B018
 
 
+def test_a_name_of_another_package_says_what_to_call():
+    with pytest.raises(AttributeError, match=r"no attribute 'export'\. To do: call bridge\.save"):
+        importlib.import_module("bridge").export  # noqa: B018
+
+
 def test_submodules_that_users_name_need_no_import():
     program = "import bridge; print(bridge.meshes.__name__, bridge.testing.__name__)"
     found = subprocess.run(

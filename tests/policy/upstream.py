@@ -38,7 +38,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "bridge.converting.variable_state",
         "bridge.checking_gradients.gradient_check",
         "bridge.jax2tf",
-        "bridge.benchmarking.runtime_calls",
+        "bridge.formats.saved_model_format",
         "bridge.keras",
         "bridge.layers.run_in_tensorflow",
         "bridge.checking_gradients.modes",
@@ -55,11 +55,11 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     ),
     "keras": ("bridge.keras",),
     "tf_keras": ("bridge.tf_keras",),
-    "ai_edge_litert": ("bridge.benchmarking.runtime_calls", "bridge.litert.worker.model_execution"),
+    "ai_edge_litert": ("bridge.litert.litert_format", "bridge.litert.worker.model_execution"),
     "ai_edge_quantizer": ("bridge.litert.worker.model_quantization",),
     "litert_converter": ("bridge.litert.worker",),
     "onnx": ("bridge.onnx",),
-    "onnxruntime": ("bridge.benchmarking.runtime_calls", "bridge.cli.run_sources"),
+    "onnxruntime": ("bridge.onnx.onnx_format",),
 }
 PRIVATE = (
     "jax._src",

@@ -51,7 +51,6 @@ TESTED = {
         "batch_buckets defaults",
         "tests/bridge/test_save.py": "overwrite",
         "tests/bridge/core/test_updates.py": "updates",
-        "tests/bridge/saving/test_tflite_form.py": "tflite",
     },
     "save_litert": {
         "tests/bridge/litert/test_conversion_files.py": "model path params args signatures "

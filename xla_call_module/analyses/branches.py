@@ -7,19 +7,22 @@ it (`jax.lax.platform_dependent`, and every primitive with rules of its own for 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from xla_call_module.dtypes import Array
 from xla_call_module.stablehlo.call_graph import COMPOSITE, named_by
-from xla_call_module.stablehlo.modules import functions_of, result_number, splat, walk
+from xla_call_module.stablehlo.constant_evaluation import ConstantValues, evaluate
+from xla_call_module.stablehlo.modules import functions_of, result_number, walk
 from xla_call_module.stablehlo.rewriting import replace_operation
 
 __all__ = ["CASE", "keep_chosen", "keep_platform", "operations_on"]
 
 CASE = "stablehlo.case"
-# Up to how many values a number is followed; JAX derives one from another a few times.
-_MAX_STEPS = 200
+# JAX derives one number from another; with x64 on the platform index has 64 bits.
+_FOLLOWED = (CASE, "stablehlo.convert")
 _Known = Mapping[Any, int]
 
 
@@ -130,33 +133,22 @@ def _calls(operation: Any, known: _Known) -> Iterator[tuple[str, tuple[int | Non
 
 def _evaluate(value: Any, known: _Known) -> int | None:
     """Return the number that a value is once the platform is known, or None."""
-    return _follow(value, known, {})
+
+    def follow(value: Any, operands: Sequence[Array]) -> Array | None:
+        if value.owner.name != CASE:
+            return evaluate(value.owner, operands)
+        results = list(_branch(value.owner, int(operands[0])).blocks[0].operations)[-1].operands
+        number: Array | None = numbers.of(results[result_number(value)])
+        return number
+
+    arrays = {value: np.asarray(number) for value, number in known.items()}
+    numbers = ConstantValues(arrays, names=_FOLLOWED, evaluate=follow, fits=_is_scalar)
+    found = numbers.of(value)
+    return int(found) if found is not None and found.dtype.kind in "iu" else None
 
 
-def _follow(value: Any, known: _Known, numbers: dict[Any, int | None]) -> int | None:
-    """Return the number of a value; `numbers` has those of values that were followed before."""
-    if value in known:
-        return known[value]
-    if value not in numbers:
-        if len(numbers) >= _MAX_STEPS:
-            return None
-        numbers[value] = None
-        numbers[value] = _follow_owner(value, known, numbers)
-    return numbers[value]
-
-
-def _follow_owner(value: Any, known: _Known, numbers: dict[Any, int | None]) -> int | None:
-    owner = value.owner
-    name = getattr(owner, "name", "")  # a block, of which it is an argument, has none
-    if name == "stablehlo.convert":  # with x64 on the platform index has 64 bits
-        return _follow(owner.operands[0], known, numbers)
-    if name == "stablehlo.constant":
-        element = splat(owner) or ""
-        return int(element) if re.fullmatch(r"-?[0-9]+", element) else None
-    if name == CASE and (index := _follow(owner.operands[0], known, numbers)) is not None:
-        results = list(list(_branch(owner, index).blocks[0].operations)[-1].operands)
-        return _follow(results[result_number(value)], known, numbers)
-    return None
+def _is_scalar(shape: Sequence[int | None]) -> bool:
+    return not shape
 
 
 def _branch(case: Any, index: int) -> Any:

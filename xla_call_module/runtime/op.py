@@ -30,7 +30,7 @@ from xla_call_module.runtime.tensorflow_errors import ForeignPlatformError
 from xla_call_module.shape_checks import ShapeCheck, open_assertions
 from xla_call_module.tracebacks import warn
 
-__all__ = ["Op", "static_shape"]
+__all__ = ["Op", "scope_name", "static_shape"]
 
 _GPU = "rocm" if tf.test.is_built_with_rocm() else "cuda"
 # What runs on TensorFlow's kinds of device; on any other, TensorFlow decides.
@@ -212,7 +212,7 @@ class Op:
                 list(map(self._show_sharding, operands, self.call.operands)),
                 [tf.as_dtype(enum) for enum in self._attributes["Tout"]],
                 attrs=dict(node.attr),
-                name=f"{_scope_name(self.call.name)}{hint}",
+                name=f"{scope_name(self.call.name)}{hint}",
             )
         for tensor, shape in zip(operation.outputs, result_shapes, strict=True):
             tensor.set_shape(shape)
@@ -291,7 +291,7 @@ class Op:
             call, name=OP, inputs=[""] * len(operands), new_node=tf.compat.v1.NodeDef
         )
         graph = tf.compat.v1.get_default_graph()
-        name = f"shapes_of_{_scope_name(self.call.name)}"
+        name = f"shapes_of_{scope_name(self.call.name)}"
         return graph.create_op(OP, list(operands), [], attrs=dict(node.attr), name=name)
 
 
@@ -331,6 +331,6 @@ def _plain_shape(spec: TensorSpec) -> list[int] | None:
     return [-1 if size is None else size for size in spec.static_shape]
 
 
-def _scope_name(name: str) -> str:
-    """A node name as TensorFlow allows it: letters, digits and `_.-`, a letter or digit first."""
+def scope_name(name: str) -> str:
+    """Return a name that TensorFlow allows: letters, digits and `_.-`, a letter or digit first."""
     return re.sub(r"[^A-Za-z0-9_.-]", "", name).lstrip("_.-") or OP

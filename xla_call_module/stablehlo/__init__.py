@@ -11,6 +11,7 @@ reached through the gate `xla_call_module._jax` alone.
 | `attributes` | the attributes of an operation, of arguments and results, and what was changed |
 | `operation_locations` | the line of the user's program that an operation comes from |
 | `elements` | the elements of a constant as a numpy array |
+| `constant_evaluation` | the results of operations of constants |
 | `call_graph` | which functions call which, and that none calls itself |
 | `serialized_shardings` | Shardy's operations, written as attributes of StableHLO and read back |
 | `bytecode` | what can be said of an artifact before it is parsed |

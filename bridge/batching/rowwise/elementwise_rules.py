@@ -10,16 +10,15 @@ import numpy as np
 from bridge.batching.rowwise.row_operation import RowOperation, Rule, element_of
 from bridge.batching.rowwise.row_value import BatchValue, Elements, elements_of
 from xla_call_module.size_polynomials import (
+    ARITHMETIC,
     Atom,
     Dim,
     Iteration,
     atoms_of,
     compare,
-    divide,
     lower_bound,
     maximum,
     minimum,
-    remainder,
 )
 from xla_call_module.stablehlo.attributes import comparison_direction
 
@@ -167,15 +166,9 @@ def _sign(dim: Dim) -> _Known:
 
 _LOGIC: Mapping[str, Callable[..., _Known]] = {"and": _and, "or": _or, "not": _not}
 _ARITHMETIC: Mapping[str, Callable[..., _Known]] = {
-    "add": _known(lambda a, b: a + b),
-    "subtract": _known(lambda a, b: a - b),
-    "multiply": _known(lambda a, b: a * b),
+    **{name: _known(compute) for name, compute in ARITHMETIC.items()},
     "negate": _known(lambda a: a * -1),
-    "maximum": _known(maximum),
-    "minimum": _known(minimum),
     "clamp": _known(lambda low, x, high: minimum(maximum(x, low), high)),
-    "divide": _known(divide),
-    "remainder": _known(remainder),
     "sign": _known(_sign),
 }
 

@@ -12,6 +12,8 @@ complex_pairs.py        complex numbers as pairs of arrays; complex_functions.py
 fourier_products.py     Fourier transforms as products of matrices
 random_bits.py          the generators of XLA as arithmetic of integers
 batch_norms.py          batch normalizations as sums
+narrow_types.py         integers of few bits and small floats in wider dtypes
+one_device.py           collectives and shardings, which do nothing there
 control_flow.py         loops and branches over pairs of arrays
 
 To add a decomposition: a file with its rules, which are those of lifting (`bridge.lifting`) or

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bridge.core_ops.decompositions import fourier_products
+from bridge.core_ops.decompositions import fourier_products, one_device
 from bridge.core_ops.decompositions.complex_functions import (
     FUNCTIONS,
     ComplexParts,
@@ -269,7 +269,7 @@ def _lift_of_parts(name: str, lift: Lift) -> Lift:
         return _combining(lift, ("add", "replace", "subtract"))
     if short == "reduce_window":
         return _combining(lift, ("add",))
-    if short in _STRUCTURE or not name.startswith("stablehlo."):
+    if short in _STRUCTURE or name in one_device.RULES or not name.startswith("stablehlo."):
         return lift
     return _refuse
 

@@ -14,33 +14,17 @@ from bridge.lifting.control_primitives import RULES as OF_JAX
 from bridge.lifting.known_values import TOKEN, PlatformChoice, Token
 from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, LiftingRule
 
-__all__ = ["RULES", "RULES_WITHOUT_BRANCHES"]
-
-
-# Runs the branch that a number chooses, or of two that a truth value chooses, the false one first.
-_Switch = Callable[[Any, Sequence[Callable[[], Any]]], Any]
+__all__ = ["RULES"]
 
 
 def _switch(chosen: Any, branches: Sequence[Callable[[], Any]]) -> Any:
+    """Run the branch that a number chooses, or of two that a truth value does, the false first."""
     if chosen.dtype == np.bool_:
         return lax.cond(chosen, *reversed(branches))
     return lax.switch(chosen, branches)
 
 
-def _switch_by_loops(chosen: Any, branches: Sequence[Callable[[], Any]]) -> Any:
-    """Return the results of a branch: each is a loop, of one step where it is chosen."""
-    results = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), jax.eval_shape(branches[0]))
-    for number, branch in enumerate(branches):
-
-        def step(_: Any, branch: Callable[[], Any] = branch) -> Any:
-            return jnp.asarray(False), branch()
-
-        is_chosen = lax.eq(chosen, jnp.full_like(chosen, number))
-        _, results = lax.while_loop(lambda carried: carried[0], step, (is_chosen, results))
-    return results
-
-
-def _case(op: LiftedOperation, switch: _Switch = _switch) -> Any:
+def _case(op: LiftedOperation) -> Any:
     """Return the results of the branch that an index chooses; beyond the branches, of the last."""
     index, last = op.operands[0], len(op.regions) - 1
     if isinstance(index, (PlatformChoice, np.ndarray)):
@@ -53,13 +37,13 @@ def _case(op: LiftedOperation, switch: _Switch = _switch) -> Any:
     else:
         beyond = lax.bitwise_or(chosen < 0, chosen > last)
         chosen = jnp.where(beyond, np.int32(last), chosen)
-    return _without_tokens(op.regions, lambda branches: switch(chosen, branches))
+    return _without_tokens(op.regions, lambda branches: _switch(chosen, branches))
 
 
-def _if(op: LiftedOperation, switch: _Switch = _switch) -> Any:
+def _if(op: LiftedOperation) -> Any:
     if isinstance(op.operands[0], np.ndarray):
         return OF_JAX["stablehlo.if"].lift(op)
-    return _without_tokens(op.regions[::-1], lambda branches: switch(op.array(0), branches))
+    return _without_tokens(op.regions[::-1], lambda branches: _switch(op.array(0), branches))
 
 
 def _without_tokens(regions: Sequence[LiftedRegion], run: Callable[[list[Any]], Any]) -> list[Any]:
@@ -113,9 +97,4 @@ RULES = {
     "stablehlo.case": LiftingRule(_case),
     "stablehlo.if": LiftingRule(_if),
     "stablehlo.while": LiftingRule(_while),
-}
-# Branches as loops, for a converter that has none of the former, or wrong ones.
-RULES_WITHOUT_BRANCHES = {
-    "stablehlo.case": LiftingRule(lambda op: _case(op, _switch_by_loops)),
-    "stablehlo.if": LiftingRule(lambda op: _if(op, _switch_by_loops)),
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bridge.core_ops.decompositions import control_flow
+from bridge.core_ops.decompositions import control_flow, one_device
 from bridge.core_ops.decompositions.retracing import Boundary, Locations, retrace
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
@@ -57,8 +57,12 @@ def table_with(
     """
     return dataclasses.replace(
         JAX_TABLE,
-        rules={**JAX_TABLE.rules, **control_flow.RULES, **rules},
-        custom_calls={**JAX_TABLE.custom_calls, **(custom_calls or {})},
+        rules={**JAX_TABLE.rules, **control_flow.RULES, **one_device.RULES, **rules},
+        custom_calls={
+            **JAX_TABLE.custom_calls,
+            **one_device.CUSTOM_CALLS,
+            **(custom_calls or {}),
+        },
         has_functions=False,
         target=target,
     )

@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from bridge.core.narrow_types import NARROW_TYPES, NarrowFloat, NarrowInteger, NarrowType
+from bridge.core_ops.decompositions import one_device
 from bridge.core_ops.decompositions.decomposition import Decomposition, table_with
 from bridge.core_ops.decompositions.narrow_rounding import round_to
 from bridge.core_ops.decompositions.retracing import ParameterArray
@@ -371,7 +372,7 @@ def _narrow_rule(name: str, rule: LiftingRule) -> LiftingRule:
     if short in _OWN:
         own = _OWN[short]
         return LiftingRule(lambda op: own(op) if _is_narrow(op) else rule.lift(op), rule.attributes)
-    keeps = _never
+    keeps = _always if name in one_device.RULES else _never
     for names, when in (
         (_KEEPING, _always), (_KEEPING_INTEGERS, _if_integer), (_KEEPING_CHOICES, _if_chosen),
     ):  # fmt: skip

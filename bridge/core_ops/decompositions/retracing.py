@@ -111,9 +111,7 @@ def retrace(
         dtypes = enable_x64() if is_wide else dtypes_of(module)
     with x64_if_needed(spec.dtype.name for spec in (*call.args, *call.results)), dtypes:
         return export.export(jax.jit(retraced, keep_unused=True), platforms=[call.platforms[0]])(
-            *_avals_of(
-                [call.args[n] for n in free], boundary, [str(one) for one in constraints_of(call)]
-            )
+            *_avals_of(call, free, boundary)
         )
 
 

@@ -9,7 +9,7 @@ operations of StableHLO alone in its region; `worker/conversion_corrections.py` 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -163,7 +163,7 @@ _SCATTERS: Mapping[str, Callable[..., Any]] = {**SCATTERS, "subtract": lax.scatt
 _Combine = Callable[..., Sequence[Any]]
 
 
-def _scatter(op: LoweredOperation, kernels: Collection[str] = _SCATTERS) -> Any:
+def _scatter(op: LoweredOperation) -> Any:
     """Return arrays whose elements are combined with updates, by one of some kernels or a loop."""
     block, count = op.regions[0].block, len(op.operands) // 2
     name = combiner_of(block) if count == 1 else ""
@@ -194,7 +194,7 @@ def _scatter(op: LoweredOperation, kernels: Collection[str] = _SCATTERS) -> Any:
     lines = [lax.transpose(update, order).reshape(-1, width) for update in updates]
     turned = (*indexed, *others)
     rows = [lax.transpose(value, turned).reshape(count_rows, width) for value in values]
-    made = _combined(op, rows, flat, lines, name, kernels)
+    made = _combined(op, rows, flat, lines, name)
     back = [turned.index(axis) for axis in range(len(shape))]
     return [lax.transpose(one.reshape([shape[n] for n in turned]), back) for one in made]
 
@@ -205,21 +205,20 @@ def _combined(
     flat: Any,
     lines: list[Any],
     name: str,
-    kernels: Collection[str],
 ) -> list[Any]:
     """Return matrices whose rows at indices are combined with lines."""
     logical = op.logical_dtype()
     if logical.kind == "b":
-        name = SCATTERS_OF_BOOLS.get(name, "") if name in kernels else ""
+        name = SCATTERS_OF_BOOLS.get(name, "") if name in _SCATTERS else ""
         if name:
             made = put_rows(
                 rows[0].astype(np.int32), flat, lines[0].astype(np.int32), _SCATTERS[name]
             )
             return [made != 0]
     combine: _Combine = op.regions[0].of_elements
-    if name in kernels and name in ("maximum", "minimum"):
+    if name in _SCATTERS and name in ("maximum", "minimum"):
         return [_extreme(logical, rows[0], flat, lines[0], _SCATTERS[name])]
-    if name in kernels:
+    if name in _SCATTERS:
         update = -lines[0] if name == "subtract" else lines[0]
         return [put_rows(rows[0], flat, update, _SCATTERS[name])]
     if op.flag("unique_indices"):
@@ -316,11 +315,5 @@ RULES = {
         ("stablehlo.dynamic_update_slice", _dynamic_update_slice, ()),
         ("stablehlo.gather", _gather, ()),
         ("stablehlo.scatter", _scatter, ()),
-    )
-}
-# The converter in TensorFlow writes scatters that the runtime does not take, but for this one.
-RULES_WITHOUT_SCATTERS = {
-    "stablehlo.scatter": LiftingRule(
-        lambda op: _scatter(op, ("replace",)), OF_JAX["stablehlo.scatter"].attributes
     )
 }

@@ -21,7 +21,7 @@ from bridge.litert.lowering import (
 from bridge.litert.lowering.lowered_operation import LoweredOperation, kept, moved
 from bridge.litert.lowering.storage_dtypes import to_storage
 
-__all__ = ["KERNEL_TABLE", "LITERT_TABLE", "TENSORFLOW_TABLE"]
+__all__ = ["KERNEL_TABLE", "LITERT_TABLE"]
 
 _MOVING = {
     **shape_lowerings.RULES,
@@ -61,15 +61,3 @@ LITERT_TABLE = LiftingTable(
 )
 # With composites for kernels, which the process that converts knows.
 KERNEL_TABLE = dataclasses.replace(LITERT_TABLE, rules=kernel_lowerings.with_kernels(_RULES))
-# What the converter in TensorFlow makes the same of, and the runtime executes then.
-TENSORFLOW_TABLE = dataclasses.replace(
-    LITERT_TABLE,
-    rules={
-        **_RULES,
-        **control_flow.RULES_WITHOUT_BRANCHES,
-        **{
-            name: LiftingRule(moved(kept(rule.lift)), rule.attributes)
-            for name, rule in indexing_lowerings.RULES_WITHOUT_SCATTERS.items()
-        },
-    },
-)

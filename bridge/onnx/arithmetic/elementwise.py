@@ -7,6 +7,9 @@ from functools import partial
 
 import numpy as np
 
+from bridge.core_ops import elementary
+from bridge.core_ops.regions import is_identity
+from bridge.core_ops.softmaxes import fuse_log_softmax
 from bridge.core_ops.stablehlo_operation import (
     Emit,
     Operation,
@@ -17,8 +20,7 @@ from bridge.graphs import nodes
 from bridge.graphs.size_arithmetic import compare_sizes, compute_sizes
 from bridge.graphs.values import Value
 from bridge.onnx.arithmetic.bits import NOT_READ, in_total_order
-from bridge.onnx.arithmetic.fusions import fuse_difference, fuse_product, fuse_sum
-from bridge.onnx.arithmetic.reductions import is_identity
+from bridge.onnx.arithmetic.fusions import fuse_product, fuse_sum
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.wide_integers import fits_in_32_bits
 from xla_call_module.size_polynomials import broadcast, lower_bound
@@ -121,19 +123,6 @@ def _is_finite(graph: Graph, op: Operation) -> Value:
     return nodes.elementwise(graph, "Not", nodes.elementwise(graph, "Or", *parts))
 
 
-def _round_half_away(graph: Graph, op: Operation) -> Value:
-    """Round halves away from zero. To add 0.5 and round down would be wrong just below 0.5."""
-    (value,), do = op.operands, partial(nodes.elementwise, graph)
-    size = do("Abs", value)
-    whole = do("Floor", size)
-    up = do("GreaterOrEqual", do("Sub", size, whole), 0.5)
-    rounded = nodes.where(graph, up, do("Add", whole, 1), whole)
-    rounded = nodes.where(graph, do("IsInf", value), size, rounded)
-    # The runtime's Where makes 0 of -0 in what it takes where the condition holds, only there.
-    upward = do("GreaterOrEqual", value, 0)
-    return nodes.where(graph, upward, rounded, do("Neg", rounded))
-
-
 def _rsqrt(graph: Graph, op: Operation) -> Value:
     return nodes.elementwise(graph, "Reciprocal", nodes.elementwise(graph, "Sqrt", *op.operands))
 
@@ -195,21 +184,6 @@ def _widened(compute: Callable[[Graph, Value], Value]) -> Emit:
         return nodes.cast(graph, compute(graph, wide), value.dtype)
 
     return emit
-
-
-def _cbrt(graph: Graph, op: Operation) -> Value:
-    """The power 1/3 in float64, with a step of Newton's method where that is not precise enough."""
-    (value,), do = op.operands, partial(nodes.elementwise, graph)
-    wide = nodes.cast(graph, value, np.float64)
-    size = do("Abs", wide)
-    root = do("Pow", size, 1 / 3)
-    if value.dtype == np.float64:
-        excess = do("Sub", root, do("Div", size, do("Mul", root, root)))
-        better = do("Sub", root, do("Div", excess, 3))
-        is_none = do("Or", do("IsNaN", better), do("IsInf", better))
-        root = nodes.where(graph, is_none, root, better)
-    signed = nodes.where(graph, do("Less", wide, 0), do("Neg", root), root)
-    return nodes.cast(graph, nodes.where(graph, do("Equal", wide, 0), wide, signed), value.dtype)
 
 
 def _imag(graph: Graph, op: Operation) -> Value:
@@ -293,7 +267,7 @@ RULES = {
     "stablehlo.abs": Rule(_abs, expand=False),
     "stablehlo.add": Rule(_fused(fuse_sum, "Add", "Or"), expand=False),
     "stablehlo.and": Rule(_bitwise("And"), expand=False),
-    "stablehlo.cbrt": Rule(_cbrt, _ACCURACY, expand=False),
+    "stablehlo.cbrt": Rule(elementary.cbrt, _ACCURACY, expand=False),
     "stablehlo.exponential_minus_one": Rule(
         _widened(_exponential_minus_one), _ACCURACY, expand=False
     ),
@@ -308,10 +282,10 @@ RULES = {
     "stablehlo.not": Rule(_bitwise("Not"), expand=False),
     "stablehlo.or": Rule(_bitwise("Or"), expand=False),
     "stablehlo.real": Rule(identity, expand=False),  # complex numbers are refused before
-    "stablehlo.round_nearest_afz": Rule(_round_half_away, expand=False),
+    "stablehlo.round_nearest_afz": Rule(elementary.round_half_away, expand=False),
     "stablehlo.rsqrt": Rule(_rsqrt, _ACCURACY, expand=False),
     "stablehlo.sign": Rule(_sign, expand=False),
-    "stablehlo.subtract": Rule(_fused(fuse_difference, "Sub", "Xor"), expand=False),
+    "stablehlo.subtract": Rule(_fused(fuse_log_softmax, "Sub", "Xor"), expand=False),
     "stablehlo.tan": Rule(tan, _ACCURACY, expand=False),
     "stablehlo.xor": Rule(_bitwise("Xor"), expand=False),
     "stablehlo.clamp": Rule(_clamp, expand=False),

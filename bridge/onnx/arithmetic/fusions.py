@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bridge.core_ops.softmaxes import Reduction, fuse_softmax, operand_of, value_like
 from bridge.graphs import layouts
 from bridge.graphs.folding import ELEMENTWISE, MAX_BYTES, OF_NUMBERS
 from bridge.graphs.tensor_graph import Node
@@ -22,41 +23,16 @@ from bridge.onnx.graph.onnx_runtime import GELU_OPSET, has_kernel
 from xla_call_module.dtypes import Array
 from xla_call_module.size_polynomials import Shape
 
-__all__ = ["Reduction", "fuse_difference", "fuse_product", "fuse_quotient", "fuse_sum"]
+__all__ = ["fuse_product", "fuse_quotient", "fuse_sum"]
 
 # LayerNormalization and BatchNormalization have epsilon as an attribute, which is a float32, and by
 # the specification mean and deviation have that precision, too.
 _NORMALIZED_DTYPE = "float32"
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """The fact that a value is a reduction of another one.
-
-    Attributes:
-        reducer: the kind of reduction, such as `add`.
-        name: the name of the other value in the graph.
-        shape: the shape of the other value.
-        axes: the axes that were reduced.
-    """
-
-    reducer: str
-    name: str
-    shape: tuple[object, ...]
-    axes: tuple[int, ...]
-
-
 def fuse_quotient(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
     """Return Softmax or ReduceMean, which end in a division; None for other quotients."""
-    return _softmax(graph, dividend, divisor) or _mean(graph, dividend, divisor)
-
-
-def fuse_difference(graph: Graph, left: Value, right: Value) -> Value | None:
-    """Return LogSoftmax, which ends in a difference; None for other differences."""
-    total = _reduced(graph, _operand(graph, right.name, "Log"), "add")
-    if total is None or not left.is_expanded or _operand(graph, total.name, "Exp") != left.name:
-        return None
-    return _normalized(graph, "LogSoftmax", left, left.name, total)
+    return fuse_softmax(graph, dividend, divisor) or _mean(graph, dividend, divisor)
 
 
 def fuse_product(graph: Graph, left: Value, right: Value) -> Value | None:
@@ -79,12 +55,6 @@ def fuse_sum(graph: Graph, left: Value, right: Value) -> Value | None:
     return None
 
 
-def _operand(graph: Graph, name: str, op_type: str) -> str:
-    """Return the first operand of the operation that makes a value; empty for another operation."""
-    node = graph.source(name, op_type)
-    return "" if node is None else node.inputs[0]
-
-
 def _operands(graph: Graph, name: str, op_type: str) -> list[tuple[str, str]]:
     """Return the two operands of the operation that makes a value, in either order."""
     node = graph.source(name, op_type)
@@ -105,47 +75,6 @@ def _operand_beside(graph: Graph, name: str, op_type: str, number: float) -> str
         if array is not None and array == array.dtype.type(number):
             return other
     return ""
-
-
-def _like(value: Value, name: str) -> Value:
-    """Return the value of another name, of the same dtype and shape."""
-    return Value(value.dtype, value.shape, value.shape, name)
-
-
-def _reduced(graph: Graph, name: str, reducer: str) -> Reduction | None:
-    """The reduction that a value is, or of which it is the column."""
-    fact = graph.recall(name)
-    if fact is None and (column := graph.source(name, "Unsqueeze")) is not None:
-        fact = graph.recall(column.inputs[0])
-        axes = graph.constant(column.inputs[1])
-        if isinstance(fact, Reduction) and (axes is None or tuple(axes.tolist()) != fact.axes):
-            return None
-    elif isinstance(fact, Reduction) and fact.axes != (0,):
-        return None  # it broadcasts to other places than those that it was reduced from
-    if not isinstance(fact, Reduction) or fact.reducer != reducer or len(fact.axes) != 1:
-        return None
-    return fact
-
-
-def _softmax(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
-    total = _reduced(graph, divisor.name, "add")
-    if total is None or total.name != dividend.name or not dividend.is_expanded:
-        return None
-    return _normalized(graph, "Softmax", dividend, _operand(graph, dividend.name, "Exp"), total)
-
-
-def _normalized(
-    graph: Graph, op_type: str, like: Value, shifted: str, total: Reduction
-) -> Value | None:
-    """Return Softmax or LogSoftmax of a value that was shifted by its greatest element."""
-    difference = graph.source(shifted, "Sub")
-    if difference is None:
-        return None
-    name, shift = difference.inputs
-    most = _reduced(graph, shift, "maximum")
-    if most is None or (most.name, most.axes, most.shape) != (name, total.axes, like.shape):
-        return None
-    return graph.node(op_type, [_like(like, name)], shape=like.shape, axis=total.axes[0])
 
 
 def _mean(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
@@ -191,7 +120,7 @@ def _gelu(graph: Graph, value: Value, cdf: Value) -> Value | None:
     if graph.opset < GELU_OPSET or not has_kernel("Gelu", value.dtype.name):
         return None
     tanh = _operand_beside(graph, _operand_beside(graph, cdf.name, "Mul", 0.5), "Add", 1.0)
-    bent = _operand_beside(graph, _operand(graph, tanh, "Tanh"), "Mul", math.sqrt(2 / math.pi))
+    bent = _operand_beside(graph, operand_of(graph, tanh, "Tanh"), "Mul", math.sqrt(2 / math.pi))
     for one, rest in _operands(graph, bent, "Add"):
         cube = _operand_beside(graph, rest, "Mul", 0.044715)
         if one == value.name and _is_cube(graph, cube, one):
@@ -220,7 +149,7 @@ class _Deviation:
 
 def _deviation(graph: Graph, name: str) -> _Deviation | None:
     """Return the variance and the epsilon that the reciprocal of a deviation is made of."""
-    total = _operand(graph, _operand(graph, name, "Reciprocal"), "Sqrt")
+    total = operand_of(graph, operand_of(graph, name, "Reciprocal"), "Sqrt")
     for constant, variance in _operands(graph, total, "Add"):
         if (epsilon := _number(graph, constant)) is not None:
             return _Deviation(variance, float(epsilon))
@@ -247,7 +176,7 @@ def _layer(graph: Graph, centred: Value, factor: Value) -> Value | None:
     if not isinstance(size, int) or size > MAX_BYTES:
         return None
     scale = constant_array(np.ones(size, centred.dtype))
-    return _layer_node(graph, deviation.epsilon, _like(centred, name), scale)
+    return _layer_node(graph, deviation.epsilon, value_like(centred, name), scale)
 
 
 def _averaged(graph: Graph, name: str, shape: Shape) -> str:
@@ -284,14 +213,16 @@ def _scaled_layer(graph: Graph, normalized: Value, scale: Value) -> Value | None
     before = None if node is None else graph.constant(node.inputs[1])
     if node is None or before is None or (before != 1).any():
         return None
-    return _layer_node(graph, node.attributes["epsilon"], _like(normalized, node.inputs[0]), scale)
+    return _layer_node(
+        graph, node.attributes["epsilon"], value_like(normalized, node.inputs[0]), scale
+    )
 
 
 def _shifted_layer(graph: Graph, normalized: Value, shift: Value) -> Value | None:
     node = _unshifted_layer(graph, normalized, shift)
     if node is None:
         return None
-    value = _like(normalized, node.inputs[0])
+    value = value_like(normalized, node.inputs[0])
     scale = Value(shift.dtype, shift.unbroadcast_shape, shift.unbroadcast_shape, node.inputs[1])
     return _layer_node(graph, node.attributes["epsilon"], value, scale, shift)
 
@@ -303,17 +234,17 @@ def _batch(graph: Graph, product: Value, shift: Value) -> Value | None:
         return None
     for centred, scaling_name in _operands(graph, fact.value.name, "Mul"):
         difference = graph.source(centred, "Sub")
-        scaling = _scaling(graph, _operand(graph, scaling_name, "Unsqueeze"))
+        scaling = _scaling(graph, operand_of(graph, scaling_name, "Unsqueeze"))
         if difference is None or scaling is None:
             continue
-        value, mean = difference.inputs[0], _operand(graph, difference.inputs[1], "Unsqueeze")
+        value, mean = difference.inputs[0], operand_of(graph, difference.inputs[1], "Unsqueeze")
         scale, deviation = scaling
         rows = [scale, shift.name, mean, deviation.variance]
         if graph.shape_of(value) != fact.value.shape or any(
             graph.shape_of(row) != shift.unbroadcast_shape for row in rows
         ):
             continue
-        inputs = [_like(fact.value, value), *(Value(shift.dtype, (), (), row) for row in rows)]
+        inputs = [value_like(fact.value, value), *(Value(shift.dtype, (), (), row) for row in rows)]
         shape, epsilon = fact.value.shape, deviation.epsilon
         made = graph.node("BatchNormalization", inputs, shape=shape, epsilon=epsilon)
         return layouts.transpose(graph, made, fact.order)
@@ -359,7 +290,7 @@ def _exact_gelu(graph: Graph, value: Value, cdf: Value) -> Value | None:
     half = _operand_beside(graph, value.name, "Mul", 0.5)
     for name, factor in ((value.name, 1.0), *([(half, 0.5)] if half else [])):
         if _is_normal_cdf(graph, cdf.name, name, factor, exact=node.op_type == "Where"):
-            return graph.node("Gelu", [_like(value, name)], shape=value.shape)
+            return graph.node("Gelu", [value_like(value, name)], shape=value.shape)
     return None
 
 

@@ -1,104 +1,33 @@
-"""Reductions along dimensions, and the function that a region of two elements is.
-
-Windows, scatters and sorts have such regions as well.
-"""
+"""Reductions along dimensions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from bridge.core_ops.stablehlo_operation import Operation, Region, Rule
+from bridge.core_ops.regions import (
+    in_lines,
+    is_counting,
+    is_identity,
+    may_be_empty,
+    reduce_by_region,
+    reducer_of,
+    shape_without,
+    trial_of,
+)
+from bridge.core_ops.softmaxes import Reduction
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import layouts, nodes
-from bridge.graphs.values import Value, constant_array, of_array
-from bridge.onnx.arithmetic.fusions import Reduction
+from bridge.graphs.values import Value, of_array
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.loop_nodes import loop
-from xla_call_module.dtypes import Array
-from xla_call_module.size_polynomials import Shape, lower_bound, product
+from xla_call_module.size_polynomials import product
 from xla_call_module.stablehlo.combiners import (
-    Trial,
-    combiner_of,
     extreme_and_place_of,
     identity_of,
 )
 
-__all__ = [
-    "REDUCERS",
-    "RULES",
-    "depends_on_order",
-    "is_identity",
-    "reduce_along",
-    "reducer_of",
-    "trial_of",
-]
-
-# The operations of which ONNX has reductions.
-REDUCERS = frozenset({"add", "and", "maximum", "minimum", "multiply", "or"})
-# So many triples of small numbers say whether it matters which two of them are combined first.
-_TRIALS = 256
-
-
-def reducer_of(region: Region) -> str:
-    """Return `add`, `maximum`, … or `replace` if a region does that alone; empty otherwise."""
-    name = combiner_of(region.block)
-    return name if name in REDUCERS or name == "replace" else ""
-
-
-def is_identity(reducer: str, value: Value) -> bool:
-    """Return whether a value is known to change nothing."""
-    return value.scalar is not None and bool(value.scalar == identity_of(reducer, value.dtype))
-
-
-def depends_on_order(region: Region, graph: Graph) -> bool:
-    """Return whether it is known to matter which neighbours a region combines first.
-
-    StableHLO leaves that open, so it should not; but XLA and its interpreter go from the first on.
-    """
-    kinds = region.arguments[: len(region.arguments) // 2]
-    random = np.random.default_rng(0)
-    triples = [[_small(random, kind.dtype) for kind in kinds] for _ in range(3)]
-    first, second, third = (list(map(constant_array, arrays)) for arrays in triples)
-
-    def combine(left: Sequence[Value], right: Sequence[Value]) -> list[Value]:
-        return region.apply(graph.trial(), [*left, *right])
-
-    forward = combine(combine(first, second), third)
-    backward = combine(first, combine(second, third))
-    pairs = [(one.array, other.array) for one, other in zip(forward, backward, strict=True)]
-    return not all(_alike(one, other) for one, other in pairs)
-
-
-def _small(random: np.random.Generator, dtype: np.dtype[Any]) -> Array:
-    """Return numbers of which sums and products of three are exact."""
-    least = 0 if dtype.kind in "bu" or dtype.name.startswith("uint") else -2
-    return random.integers(least, 2 if dtype.kind == "b" else 4, _TRIALS).astype(dtype)
-
-
-def _alike(one: Array | None, other: Array | None) -> bool:
-    """Return whether two results are the same, up to how floats are rounded, or not known."""
-    if one is None or other is None:
-        return True
-    if one.dtype.kind in "biu" or "int" in one.dtype.name:
-        return bool((one == other).all())
-    left, right = one.astype(np.float64), other.astype(np.float64)
-    return bool(np.allclose(left, right, rtol=0.05, atol=0.05, equal_nan=True))
-
-
-def trial_of(region: Region, graph: Graph) -> Trial:
-    """Return the function that applies a region to numbers, element by element."""
-
-    def trial(arrays: list[Array]) -> list[Array] | None:
-        kinds = region.arguments  # narrow types are carried in their storage dtypes
-        stored = [array.astype(kind.dtype) for array, kind in zip(arrays, kinds, strict=True)]
-        values = region.apply(graph.trial(), list(map(constant_array, stored)))
-        known = [value.array for value in values if value.array is not None]
-        return known if len(known) == len(values) else None
-
-    return trial
-
+__all__ = ["RULES", "reduce_along"]
 
 _OPERATIONS = {
     "add": "ReduceSum",
@@ -123,28 +52,19 @@ def _reduce(graph: Graph, op: Operation) -> Sequence[Value]:
     values, starts = op.operands[:count], op.operands[count:]
     axes, (region,) = op.integers("dimensions"), op.regions
     if product(values[0].shape[axis] for axis in axes) == 0:
-        shape = _without(values[0].shape, axes)
+        shape = shape_without(values[0].shape, axes)
         return [nodes.broadcast_in_dim(graph, start, [], shape) for start in starts]
     reducer = reducer_of(region) if count == 1 else ""
     if reducer in _OPERATIONS and _has_operation(reducer, values[0]):
         return [_reduce_simply(graph, reducer, values[0], starts[0], axes)]
     orderly = count == 2 and len(axes) == 1 and values[0].dtype != np.uint64
-    orderly = orderly and not _may_be_empty(values[0], axes)
-    if orderly and _is_counting(graph, values[1], axes[0]):
+    orderly = orderly and not may_be_empty(values[0], axes)
+    if orderly and is_counting(graph, values[1], axes[0]):
         order = extreme_and_place_of(region.block, trial_of(region, graph))
         least = "maximum" if order == "max" else "minimum"
         if order and is_identity(least, starts[0]) and starts[1].scalar == 0:
             return _extreme_and_index(graph, order, values, axes[0])
-    return _reduce_by_region(graph, region, values, starts, axes)
-
-
-def _may_be_empty(value: Value, axes: Sequence[int]) -> bool:
-    """Return whether there may be no elements along some dimensions."""
-    return any((lower_bound(value.shape[axis]) or 0) < 1 for axis in axes)
-
-
-def _without(shape: Shape, axes: Sequence[int]) -> Shape:
-    return tuple(dim for axis, dim in enumerate(shape) if axis not in axes)
+    return reduce_by_region(graph, region, values, starts, axes)
 
 
 def _has_operation(reducer: str, value: Value) -> bool:
@@ -189,22 +109,12 @@ def reduce_along(graph: Graph, reducer: str, value: Value, axes: Sequence[int]) 
     return result
 
 
-def _in_lines(graph: Graph, value: Value, axes: Sequence[int], *, first: bool = False) -> Value:
-    """The value with all that is reduced in its last dimension, or in its first one."""
-    kept = [axis for axis in range(value.rank) if axis not in axes]
-    length = product(value.shape[axis] for axis in axes)
-    order = [*axes, *kept] if first else [*kept, *axes]
-    shape = _without(value.shape, axes)
-    turned = nodes.transpose(graph, value, order)
-    return nodes.reshape(graph, turned, [length, *shape] if first else [*shape, length])
-
-
 def _sum_of_integers(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
     """A product with ones, which wraps around; the runtime's own sum is in float64."""
-    shape = _without(value.shape, axes)
+    shape = shape_without(value.shape, axes)
     if 0 in shape:  # which the runtime's product does not take
         return nodes.constant_like(value, 0).broadcast_to(shape)
-    lines = graph.expand(_in_lines(graph, graph.expand(value), axes))
+    lines = graph.expand(in_lines(graph, graph.expand(value), axes))
     ones = graph.expand(nodes.constant_like(value, 1).broadcast_to(lines.shape[-1:]))
     return graph.node("MatMul", [lines, ones], shape=lines.shape[:-1])
 
@@ -216,8 +126,8 @@ def _extreme_of_integers(graph: Graph, reducer: str, value: Value, axes: Sequenc
     if bits == 32:
         extreme = _node(graph, _OPERATIONS[reducer], signed, axes)
     else:
-        lines = _in_lines(graph, graph.expand(signed), axes)
-        if _may_be_empty(value, axes):
+        lines = in_lines(graph, graph.expand(signed), axes)
+        if may_be_empty(value, axes):
             least = of_array(identity_of(reducer, signed.dtype))
             column = least.broadcast_to((*lines.shape[:-1], 1))
             lines = nodes.concat(graph, [lines, column], lines.rank - 1)
@@ -235,25 +145,12 @@ def _with_flipped_sign(graph: Graph, value: Value, dtype: str) -> Value:
 
 
 def _node(graph: Graph, op_type: str, value: Value, axes: Sequence[int]) -> Value:
-    if value.dtype == bool and _may_be_empty(value, axes):  # which the runtime takes of numbers
+    if value.dtype == bool and may_be_empty(value, axes):  # which the runtime takes of numbers
         of_numbers = _node(graph, op_type, nodes.cast(graph, value, np.uint8), axes)
         return nodes.cast(graph, of_numbers, bool)
     value = graph.expand(value)
-    shape = _without(value.shape, axes)
+    shape = shape_without(value.shape, axes)
     return graph.node(op_type, [value, graph.vector(axes)], shape=shape, keepdims=0)
-
-
-def _is_counting(graph: Graph, value: Value, axis: int) -> bool:
-    """Return whether a value is 0, 1, 2, … along a dimension, and the same along the others."""
-    unbroadcast = (1,) * (value.rank - len(value.unbroadcast_shape)) + value.unbroadcast_shape
-    if any(dim != 1 for number, dim in enumerate(unbroadcast) if number != axis):
-        return False
-    if value.array is not None:
-        return bool((value.array.reshape(-1) == np.arange(value.array.size)).all())
-    node = graph.producer(value)
-    while node is not None and node.op_type in ("Cast", "Unsqueeze"):
-        node = graph.source(node.inputs[0])
-    return node is not None and node.op_type == "Range"  # which only iota makes
 
 
 def _extreme_and_index(
@@ -271,7 +168,7 @@ def _extreme_and_index(
 
 
 def _arg(graph: Graph, op_type: str, value: Value, axis: int) -> Value:
-    shape, kind = _without(value.shape, [axis]), np.dtype(np.int64)
+    shape, kind = shape_without(value.shape, [axis]), np.dtype(np.int64)
     return graph.node(op_type, [value], shape=shape, dtype=kind, axis=axis, keepdims=0)
 
 
@@ -280,58 +177,6 @@ def _take(graph: Graph, value: Value, where: Value, axis: int) -> Value:
     column = graph.expand(nodes.expand_dims(graph, where, [axis]))
     taken = graph.node("GatherElements", [value, column], shape=column.shape, axis=axis)
     return nodes.squeeze(graph, taken, [axis])
-
-
-def _reduce_by_region(
-    graph: Graph,
-    region: Region,
-    values: Sequence[Value],
-    starts: Sequence[Value],
-    axes: Sequence[int],
-) -> Sequence[Value]:
-    """Combine neighbours, all pairs at once; in a Loop if order matters or the size is dynamic."""
-    shape = _without(values[0].shape, axes)
-    length = product(values[0].shape[axis] for axis in axes)
-    placed = [nodes.broadcast_in_dim(graph, start, [], shape) for start in starts]
-    if not isinstance(length, int) or (length > 1 and depends_on_order(region, graph)):
-        return _reduce_in_order(graph, region, values, placed, axes)
-    lines = [_in_lines(graph, value, axes) for value in values]
-    while length > 1:
-        lines = _combine_neighbours(graph, region, lines, length)
-        length = (length + 1) // 2
-    return region.apply(graph, [*placed, *(nodes.reshape(graph, line, shape) for line in lines)])
-
-
-def _reduce_in_order(
-    graph: Graph,
-    region: Region,
-    values: Sequence[Value],
-    starts: Sequence[Value],
-    axes: Sequence[int],
-) -> Sequence[Value]:
-    """Combine what the reductions begin with, of their shape, and one element after another."""
-    whole = [graph.expand(value) for value in values]
-    lines = [graph.expand(_in_lines(graph, value, axes, first=True)) for value in whole]
-
-    def step(body: Graph, number: Value, before: list[Value]) -> list[Value]:
-        rows = [nodes.gather(body, line, number, 0) for line in lines]
-        reduced = region.apply(body, [*before, *rows])
-        return [value.broadcast_to(starts[0].shape) for value in reduced]
-
-    return loop(graph, lines[0].shape[0], starts, step)
-
-
-def _combine_neighbours(
-    graph: Graph, region: Region, lines: Sequence[Value], length: int
-) -> list[Value]:
-    axis, even = lines[0].rank - 1, length - length % 2
-    left = [nodes.slice_along(graph, line, axis, 0, even, 2) for line in lines]
-    right = [nodes.slice_along(graph, line, axis, 1, even, 2) for line in lines]
-    combined = region.apply(graph, [*left, *right])
-    if even == length:
-        return combined
-    rest = [nodes.slice_along(graph, line, axis, even, length) for line in lines]
-    return [nodes.concat(graph, pair, axis) for pair in zip(combined, rest, strict=True)]
 
 
 RULES = {

@@ -11,11 +11,11 @@ from functools import partial
 
 import numpy as np
 
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
+from bridge.core_ops.regions import trial_of
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.onnx.arithmetic.bits import in_total_order
-from bridge.onnx.arithmetic.reductions import trial_of
 from bridge.onnx.graph.graph_builder import Graph
 from xla_call_module.size_polynomials import Dim
 from xla_call_module.stablehlo.attributes import comparison_direction
@@ -215,5 +215,5 @@ def _count_before(graph: Graph, flags: Value, axis: int, shape: tuple[Dim, ...])
 
 
 RULES = {
-    "stablehlo.sort": Rule(_sort, ("dimension", "is_stable"), narrow=NarrowResults.KEPT),
+    "stablehlo.sort": Rule(_sort, ("dimension", "is_stable")),
 }

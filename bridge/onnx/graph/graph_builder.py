@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, constant_array
-from bridge.onnx.graph import kernels, wide_integers
+from bridge.onnx.graph import kernels, loop_nodes, pooling, wide_integers
 from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET, DIV_MUL_FUSION_DTYPES
-from xla_call_module.size_polynomials import Dim
+from xla_call_module.size_polynomials import Dim, Shape
 
 __all__ = ["Graph", "NewerOpset"]
 
@@ -93,6 +94,38 @@ class Graph(TensorGraph):
     def compose(self, op_type: str, values: Sequence[Value]) -> Value | None:
         """Return Max or Min of int64 by what compares all bits of them."""
         return wide_integers.extreme(self, op_type, values)
+
+    def loop(
+        self,
+        size: Dim,
+        inits: Sequence[Value],
+        step: Callable[[TensorGraph, Value, list[Value]], Sequence[Value]],
+        row_shape: Shape | None = None,
+    ) -> list[Value]:
+        """Return the carried values behind a Loop, then the rows of its iterations."""
+        return loop_nodes.loop(self, size, inits, step, row_shape)
+
+    def scatter_rows(
+        self, matrix: Value, index: Value, updates: Value, reduction: str, *, unique: bool
+    ) -> Value:
+        """Return a matrix with rows written into it.
+
+        ONNX Runtime writes the rows of ScatterND from several threads at once, so that two of them
+        at one place lose updates (seen with 1.31). ScatterElements goes one after another.
+        """
+        column = nodes.expand_dims(self, index, [1])
+        if unique:
+            inputs = [matrix, self.expand(column), updates]
+            return self.node("ScatterND", inputs, shape=matrix.shape, reduction=reduction)
+        indices = self.expand(column.broadcast_to(updates.shape))
+        inputs = [matrix, indices, updates]
+        return self.node("ScatterElements", inputs, shape=matrix.shape, axis=0, reduction=reduction)
+
+    def pooled(
+        self, reducer: str, value: Value, rows: Sequence[tuple[int, int, int, int]]
+    ) -> Value | None:
+        """Return MaxPool of windows, where the runtime's has the same elements."""
+        return pooling.max_pool(self, value, rows) if reducer == "maximum" else None
 
     def cast(self, value: Value, dtype: np.dtype[Any]) -> Value:
         """Cast as ONNX does; `bridge.onnx.arithmetic.casts` has StableHLO's `convert`."""

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from bridge.graphs.nodes import constant
+from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, of_size
-from bridge.onnx.graph.graph_builder import Graph
 from xla_call_module.size_polynomials import Dim, Shape
 
 __all__ = ["loop", "loop_body"]
 
+G = TypeVar("G", bound=TensorGraph)
+
 
 def loop(
-    graph: Graph,
+    graph: TensorGraph,
     size: Dim,
     inits: Sequence[Value],
-    step: Callable[[Graph, Value, list[Value]], Sequence[Value]],
+    step: Callable[[TensorGraph, Value, list[Value]], Sequence[Value]],
     row_shape: Shape | None = None,
 ) -> list[Value]:
     """Return the carried values behind a Loop, then the rows that its iterations return, if any.
@@ -44,7 +47,7 @@ def loop(
     return graph.nodes_of("Loop", [graph.expand(value) for value in inputs], kinds, body=body)
 
 
-def loop_body(graph: Graph) -> tuple[Graph, Value, Value]:
+def loop_body(graph: G) -> tuple[G, Value, Value]:
     """The graph of a Loop in this one, the number of the round, and the flag that says go on."""
     body = graph.body()
     number = body.add_input(body.unique("round"), np.dtype(np.int64), ())

@@ -7,120 +7,31 @@ Scan, which is handed one row of each array in each iteration, so that nothing h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Region, Rule
+from bridge.core_ops.loop_counters import LoopCounter, counter_of, invariant_values
+from bridge.core_ops.slicing import Row, Written
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import Node
-from bridge.graphs.values import Value, contents_of, of_size, of_sizes
+from bridge.graphs.values import Value
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.loop_nodes import loop_body
-from xla_call_module.size_polynomials import Dim, Iteration, Shape, lower_bound, maximum, of_atom
-from xla_call_module.stablehlo.modules import read_counter, splat
+from xla_call_module.size_polynomials import Dim, Iteration, Shape, lower_bound, of_atom
 
-__all__ = ["RULES", "Row", "Written"]
-
-_Branch = Callable[[Graph], Sequence[Value]]
-
-
-def _case(graph: Graph, op: Operation) -> Sequence[Value]:
-    """The branch that an index says: the last one for an index that is out of bounds."""
-    (index,), branches = op.operands, op.regions
-    if index.scalar is not None:
-        number = int(index.scalar)
-        return branches[number if 0 <= number < len(branches) else -1].apply(graph, [])
-    return _choose(graph, op, index, 0)
-
-
-def _choose(graph: Graph, op: Operation, index: Value, number: int) -> Sequence[Value]:
-    """The results of the branches from some number on."""
-    branch = op.regions[number]
-    if number == len(op.regions) - 1:
-        return branch.apply(graph, [])
-    is_this = nodes.elementwise(graph, "Equal", index, number)
-    return _branch(
-        graph,
-        op,
-        is_this,
-        lambda body: branch.apply(body, []),
-        lambda body: _choose(body, op, index, number + 1),
-    )
-
-
-def _if(graph: Graph, op: Operation) -> Sequence[Value]:
-    (condition,), (true, false) = op.operands, op.regions
-    if condition.scalar is not None:
-        return (true if condition.scalar else false).apply(graph, [])
-    return _branch(
-        graph, op, condition, lambda body: true.apply(body, []), lambda body: false.apply(body, [])
-    )
-
-
-def _branch(graph: Graph, op: Operation, condition: Value, *branches: _Branch) -> list[Value]:
-    """Return the results of the first branch where a condition holds, of the second elsewhere."""
-    bodies = [graph.body() for _ in branches]
-    for body, branch in zip(bodies, branches, strict=True):
-        for value in branch(body):
-            body.add_result(value)
-    kinds = [(kind.shape, kind.dtype) for kind in op.results]
-    return graph.nodes_of("If", [condition], kinds, then_branch=bodies[0], else_branch=bodies[1])
-
-
-def _optimization_barrier(graph: Graph, op: Operation) -> Sequence[Value]:
-    del graph
-    return op.operands
-
-
-def _map(graph: Graph, op: Operation) -> Value:
-    """A region of scalars, applied to whole tensors."""
-    (mapped,) = op.regions[0].apply(graph, op.operands)
-    return mapped.broadcast_to(op.operands[0].shape)
-
-
-def _token(graph: Graph, op: Operation) -> Value:
-    """Return a constant for a token, which orders effects that an ONNX model does not have."""
-    del graph, op
-    return nodes.constant(True, bool)
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The fact that a value is an array of which a part has been written.
-
-    Attributes:
-        array: the array before.
-        part: the values that were written.
-        starts: the start of the part along each dimension; None where it is computed.
-    """
-
-    array: Value
-    part: Value
-    starts: tuple[Dim | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The fact that a value is one row of an array.
-
-    Attributes:
-        array: the array that was read.
-        index: the index along the first dimension.
-    """
-
-    array: Value
-    index: Dim
+__all__ = ["RULES"]
 
 
 def _while(graph: Graph, op: Operation) -> Sequence[Value]:
     condition, body = op.regions
     inits = op.operands
-    fixed = _fixed(body, inits)
-    counter = _counter_of(graph, condition, body, inits, fixed)
+    fixed = invariant_values(body, inits)
+    counter = counter_of(graph, condition, body, inits, fixed)
     loop = _begin(graph, inits, fixed, counter)
     results = body.apply(loop.body, loop.arguments)
     if counter is not None:
@@ -130,74 +41,6 @@ def _while(graph: Graph, op: Operation) -> Sequence[Value]:
     if begins.scalar and going_on.scalar:
         op.refuse("its condition is always true, so it never ends", "let it end")
     return _end(graph, loop, inits, results, going_on, begins)
-
-
-def _fixed(body: Region, inits: Sequence[Value]) -> dict[int, Value]:
-    """Return the carried values that the body does not change, by number."""
-    *_, last = body.block
-    pairs = zip(body.block.arguments, last.operation.operands, strict=True)
-    return {n: inits[n] for n, (before, after) in enumerate(pairs) if before == after}
-
-
-@dataclass(frozen=True, slots=True)
-class _Counter:
-    """The counter of a loop.
-
-    Attributes:
-        number: the index of the counter among the carried values.
-        first: the value before the first iteration.
-        step: the number that is added in each iteration.
-        rounds: the number of iterations, if it is a number or a size.
-        limit: the number of iterations as a scalar of int64.
-    """
-
-    number: int
-    first: Dim
-    step: int
-    rounds: Dim | None
-    limit: Value
-
-
-def _counter_of(
-    graph: Graph,
-    condition: Region,
-    body: Region,
-    inits: Sequence[Value],
-    fixed: Mapping[int, Value],
-) -> _Counter | None:
-    """The counter of a loop that goes on while one is less than a limit; None for other loops."""
-    counter = read_counter(condition.block, body.block)
-    if counter is None:
-        return None
-    number, limit_, step_ = counter
-    limit, added = _outer(condition, limit_, fixed), _outer(body, step_, {})
-    step = 0 if added is None or added.scalar is None else int(added.scalar)
-    first = contents_of(inits[number])
-    if limit is None or step < 1 or first is None or inits[number].is_unsigned:
-        return None
-    known = contents_of(limit)
-    if known is not None and (step == 1 or isinstance(known[0], int)):
-        rounds = maximum(_ceil(known[0] - first[0], step), 0)
-        return _Counter(number, first[0], step, rounds, of_size(rounds))
-    if step != 1 or first[0] != 0:
-        return None
-    wide = nodes.elementwise(graph, "Max", nodes.cast(graph, limit, np.int64), 0)
-    return _Counter(number, 0, 1, None, wide)
-
-
-def _ceil(distance: Dim, step: int) -> Dim:
-    return -(-distance // step) if isinstance(distance, int) else distance
-
-
-def _outer(region: Region, value: Any, fixed: Mapping[int, Value]) -> Value | None:
-    """Return a value that a region takes from outside, or has as a constant; None for others."""
-    if value in region.outside:
-        return region.outside[value]
-    arguments = list(region.block.arguments)
-    if value in arguments:
-        return fixed.get(arguments.index(value))
-    text = splat(value.owner) if value.owner.name == "stablehlo.constant" else None
-    return nodes.constant(int(text), np.int64) if text and text.lstrip("-").isdigit() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +60,12 @@ class _Loop:
     arguments: list[Value]
     carried: list[int]
     fixed: Mapping[int, Value]
-    counter: _Counter | None
+    counter: LoopCounter | None
     goes_on: Value
 
 
 def _begin(
-    graph: Graph, inits: Sequence[Value], fixed: Mapping[int, Value], counter: _Counter | None
+    graph: Graph, inits: Sequence[Value], fixed: Mapping[int, Value], counter: LoopCounter | None
 ) -> _Loop:
     body, number, goes_on = loop_body(graph)
     arguments, carried = [], []
@@ -230,8 +73,7 @@ def _begin(
         if index in fixed:
             arguments.append(init)
         elif counter is not None and index == counter.number:
-            done = of_atom(Iteration(number.name, counter.rounds)) * counter.step
-            arguments.append(of_sizes((done + counter.first,), init.dtype, ()))
+            arguments.append(counter.at(number, init.dtype))
         else:
             carried.append(index)
             name = body.unique(f"carried_{index}")
@@ -278,9 +120,7 @@ def _last(graph: Graph, loop: _Loop, number: int, last: Mapping[int, Value]) -> 
     if counter is None or number != counter.number:
         return last[number]
     dtype = loop.arguments[number].dtype
-    if counter.rounds is None:
-        return nodes.cast(graph, counter.limit, dtype)
-    return of_sizes((counter.first + counter.rounds * counter.step,), dtype, ())
+    return counter.last(graph, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,13 +292,7 @@ def _taken(node: Node) -> Iterator[str]:
                 yield from _taken(inner)
 
 
-_choosing = partial(Rule, narrow=NarrowResults.KEPT)
+_choosing = partial(Rule)
 RULES = {
-    "stablehlo.after_all": Rule(_token),
-    "stablehlo.case": _choosing(_case),
-    "stablehlo.create_token": Rule(_token),
-    "stablehlo.if": _choosing(_if),
-    "stablehlo.map": _choosing(_map, ("dimensions",)),
-    "stablehlo.optimization_barrier": _choosing(_optimization_barrier, expand=False),
     "stablehlo.while": _choosing(_while),
 }

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bridge.core_ops.slicing import pad
 from bridge.core_ops.stablehlo_operation import Operation, Rule
+from bridge.core_ops.windows import count_windows
 from bridge.graphs import layouts, nodes
 from bridge.graphs.values import Value
-from bridge.onnx.arrays.slicing import pad
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.onnx_runtime import CONV_MAX_SPATIAL_DIMENSIONS
-from bridge.onnx.windows.windows import count_windows
 from xla_call_module.size_polynomials import (
     Dim,
     floordiv,

@@ -40,9 +40,11 @@ def test_publish_and_roll_back(saved, tmp_path, capsys):
     assert "of weights, readable from TensorFlow " in facts
     assert signature.startswith("serving_default(")
     assert main(["rollback", str(base), "--keep", "2"]) == 0
-    assert capsys.readouterr().out.splitlines()[:4] == [
+    assert capsys.readouterr().out.splitlines()[:6] == [
         f"version 8: {base / '8'}",
         "a copy of version 1",
+        "differences from the version that was served before:",
+        "  nothing differs from it",
         "2 warmup records",
         "removed: 1",
     ]
@@ -134,6 +136,8 @@ class TestWeights:
         assert main(["publish", str(saved), "--warmup", "1", base]) == 0
         for command in (["--weights", params, base], [base, "--weights", params]):
             assert main(["publish", *command]) == 0
+        assert "unchanged: its program" in capsys.readouterr().out
+        assert main(["publish", base, "--weights", params, "--force"]) == 0
         assert main(["publish", str(saved), "--weights", params, base, "--json"]) == 0
         *_, last = capsys.readouterr().out.split("\n{")
         assert json.loads("{" + last)["version"] == 4

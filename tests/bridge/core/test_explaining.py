@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -31,9 +33,45 @@ def save(tmp_path):
             lambda x, train: x if train else -x,
             "f32[3], bool[]",
             jax.errors.TracerBoolConversionError,
-            r"<lambda> takes an argument as a Python value.*functools\.partial.*boolean",
+            r"<lambda> takes an argument as a Python value at .*\.py:\d+, as `if`.*partial",
         ),
-        (lambda x, n: jnp.zeros(n) + x, "f32[3], i32[]", ArgumentError, r"as a Python value.*bind"),
+        (
+            lambda x, n: jnp.zeros(n) + x,
+            "f32[3], i32[]",
+            ArgumentError,
+            r"the value of an array as a size at .*\.py:\d+.*bind it",
+        ),
+        (
+            lambda x: np.tanh(x),
+            "f32[3]",
+            jax.errors.TracerArrayConversionError,
+            r"hands a traced array to NumPy at .*\.py:\d+.*jnp\.tanh",
+        ),
+        (
+            lambda x: tf.math.sin(x),
+            "f32[3]",
+            jax.errors.TracerArrayConversionError,
+            r"hands a traced array to TensorFlow at .*explaining\.py:\d+.*bridge\.call_tf",
+        ),
+        (
+            lambda x: x * float(x.sum()),
+            "f32[3]",
+            jax.errors.ConcretizationTypeError,
+            r"an array as a Python number at .*explaining\.py:\d+, as float\(x\).*x / x\.sum",
+        ),
+        (
+            lambda x: sum(x[i] for i in range(x.argmax())),
+            "f32[3]",
+            jax.errors.TracerIntegerConversionError,
+            r"an array as a Python number at .*explaining\.py:\d+",
+        ),
+        (
+            lambda x: x[x > 0],
+            "f32[3]",
+            jax.errors.NonConcreteBooleanIndexError,
+            r"selects by a mask at .*explaining\.py:\d+, as in x\[x > 0\].*size=8",
+        ),
+        (lambda x: {"label": "cat", "x": x}, "f32[3]", ArgumentError, r"no array.*'str'.*label"),
         (
             lambda x: np.zeros(x.shape) + x,
             "f32[b,3]",
@@ -63,6 +101,18 @@ def test_what_jax_refuses(save, function, args, error, match):
         save(function, args)
     assert isinstance(caught.value, InteropError)
     assert caught.value.__cause__ is not None
+
+
+def test_the_line_is_that_of_the_mistake(save):
+    def model(x):
+        y = x + 1
+        return np.tanh(y)  # this line
+
+    with pytest.raises(StructureError) as caught:
+        save(model, "f32[3]")
+    lines = Path(__file__).read_text().splitlines()
+    line = next(n for n, text in enumerate(lines, 1) if text.endswith("# this line"))
+    assert re.findall(r"\.py:(\d+)", str(caught.value)) == [str(line)]
 
 
 def test_errors_of_the_function_are_its_own(save):
@@ -106,6 +156,10 @@ class TestCallbacks:
 
         with pytest.raises(UnsupportedError, match=r"Python at .*test_explaining\.py:\d+, and"):
             save(lambda x: jax.jit(inner)(x), "f32[3]")
+
+    def test_printing(self, save):
+        with pytest.raises(UnsupportedError, match=r"leave .*debug\.print out.*replaces\.\n"):
+            save(lambda x: [jax.debug.print("x {}", x), x][1], "f32[3]")
 
     def test_a_check_of_equinox(self, save):
         eqx = pytest.importorskip("equinox")

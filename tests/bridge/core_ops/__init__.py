@@ -1,0 +1,1 @@
+"""Tests of `bridge.core_ops`, by the targets that have its rules."""

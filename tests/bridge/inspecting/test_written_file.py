@@ -94,6 +94,8 @@ def test_what_publish_and_rollback_return(saved, tmp_path):
     assert str(back).splitlines() == [
         f"version 3: {back.path}",
         "a copy of version 1",
+        "differences from the version that was served before:",
+        "  other files beside the model, such as warmup records",
         "2 warmup records",
         f"{size(back.bytes)}, 32 B of weights, readable from TensorFlow 2.14 on",
         LINE,

@@ -80,10 +80,9 @@ def test_sizes_that_constraints_leave(case, tmp_path, litert_process):
     text, constraints, function, columns = CONSTRAINED[case]
     shape = jax.export.symbolic_shape(text, constraints=constraints)
     exported = jax.export.export(jax.jit(function))(jax.ShapeDtypeStruct(shape, jnp.float32))
-    path, gradient, folder = (tmp_path / name for name in ("y.tflite", "dy.tflite", "model"))
+    path, gradient = (tmp_path / name for name in ("y.tflite", "dy.tflite"))
     bridge.save_litert(exported, path)
     bridge.save_litert(exported, gradient, gradient_order=1)
-    bridge.save(exported, folder, tflite=True)
     assert bridge.verify(path).passed
     assert bridge.verify(gradient).passed
     x = RANDOM.normal(size=(2, columns)).astype(np.float32)

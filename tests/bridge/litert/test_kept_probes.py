@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import bridge
-from bridge.litert.kept_probes import MAX_KEPT_BYTES, keep_probes, kept_error, kept_probes
+from bridge.litert.kept_probes import (
+    MAX_KEPT_BYTES,
+    keep_probes,
+    kept_error,
+    kept_probes,
+    probe_bytes,
+)
 from xla_call_module.errors import FormatError, StructureError
 
 pytest.importorskip("litert_converter")
@@ -71,5 +79,27 @@ def test_probes_are_bounded(path):
     assert kept[1].signature == "two"
     arrays = [a for t in kept for a in (*t.inputs.values(), *t.expected[0].values())]
     assert sum(array.nbytes for array in arrays) <= MAX_KEPT_BYTES
+    assert 0 < probe_bytes(keep_probes(model, trials)) <= max(9000, len(model) // 7)
     assert kept_error(model) is None
     assert kept_error(keep_probes(model, other, error=0.25)) == 0.25
+
+
+def test_the_only_probe_of_a_small_model_may_be_larger(path):
+    model, (first, *_) = path.read_bytes(), kept_probes(path.read_bytes(), "it")
+    wide = {name: np.zeros(1 << 16, np.float32) for name in first.inputs}
+    assert (
+        len(kept_probes(keep_probes(model, [dataclasses.replace(first, inputs=wide)]), "it")) == 1
+    )
+
+
+def test_what_is_written_counts_them(tmp_path):
+    written = bridge.save_litert(jnp.sin, tmp_path / "sine.tflite", args="f32[2,3]")
+    assert written.probe_bytes == probe_bytes((tmp_path / "sine.tflite").read_bytes()) > 0
+    assert f"{written.probe_bytes:,} of them probes for verify" in str(written)
+    bare = bridge.save_litert(jnp.sin, tmp_path / "bare.tflite", args="f32[2,3]", verify=False)
+    assert bare.probe_bytes == 0
+
+
+def test_nothing_is_said_of_nan(recwarn):
+    bridge.to_litert(lambda x: jnp.maximum(x, 0).max(), args="f32[4,3]")
+    assert not [warning for warning in recwarn if "differs from JAX" in str(warning.message)]

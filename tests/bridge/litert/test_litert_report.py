@@ -56,7 +56,7 @@ def test_commands_of_a_model(folder, capsys):
     assert main(["verify", path]) == 0
     assert "comparisons with LiteRT" in capsys.readouterr().out
     assert main(["verify", path, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["litert"]
+    assert json.loads(capsys.readouterr().out)["runtime"].startswith("LiteRT ")
 
 
 def test_state_as_the_command_has_it(tmp_path, capsys):

@@ -57,3 +57,20 @@ def test_inputs_by_name_are_all_of_them(model):
     for names in ({"x": 1.0}, {"x": 1.0, "n": 1, "m": 1}):
         with pytest.raises(StructureError, match="or its inputs by name: n, x"):
             model(**names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "message"),
+    [
+        (
+            ([[1.0, 2.0]], 1),
+            {},
+            r"takes \(float16\[\], int32\[\]\), .* \(\[\[\*, \*\]\], \*\)\. To do: make",
+        ),
+        ((), {"image": 1.0}, r"called with image by name\. To do: pass arrays in this structure"),
+        (([0.5] * 100, 1), {}, r"with 2 arguments\. To do: make arrays"),
+    ],
+)
+def test_another_structure(model, arguments, named, message):
+    with pytest.raises(StructureError, match=message):
+        model(*arguments, **named)

@@ -658,3 +658,48 @@ def test_a_signature_that_assigns(tmp_path):
     assert loaded.signatures["predict"](x=x)["output_0"].numpy().tolist() == [4.5, 4.5]
     new, outputs = bridge.load(tmp_path / "m").signatures["bare"](x.numpy())
     assert (outputs["total"], new["w"].tolist()) == (6, [1, 1, 1])
+
+
+@pytest.mark.parametrize("examples", [False, True], ids=["tensors", "examples"])
+def test_a_request_passes_tensors_by_the_model(tmp_path, examples):
+    """Those that `postprocess` has as parameters, whether or not `preprocess` has them, too."""
+
+    def double(x, number):
+        return x * 2 + tf.cast(number, tf.float32)[:, None]
+
+    def repeat(output_0, name, number):
+        return {"sum": output_0, "name": name, "number": number}
+
+    strings, numbers = tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)
+    folder = compose(
+        lambda x: x.sum(1), tmp_path / "m", args="f32[b,2]", preprocess=double, postprocess=repeat,
+        request={"x": tf.TensorSpec([None, 2]), "name": strings, "number": numbers},
+        examples=examples,
+    )  # fmt: skip
+    serve = tf.saved_model.load(folder).signatures["serving_default"]
+    feature, int64 = tf.train.Feature, tf.train.Int64List
+    features = {
+        "x": feature(float_list=tf.train.FloatList(value=[1, 2])),
+        "name": feature(bytes_list=tf.train.BytesList(value=[b"a"])),
+        "number": feature(int64_list=int64(value=[3])),
+    }
+    row = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    whole = {"x": tf.constant([[1.0, 2.0]]), "name": tf.constant(["a"]),
+             "number": tf.constant([3], tf.int64)}  # fmt: skip
+    answer = serve(examples=tf.constant([row])) if examples else serve(**whole)
+    assert {key: value.numpy().tolist() for key, value in answer.items()} == {
+        "sum": [12.0], "name": [b"a"], "number": [3],
+    }  # fmt: skip
+
+
+def test_a_request_without_preprocessing_passes_tensors_by_the_model(tmp_path):
+    strings = tf.TensorSpec([None], tf.string)
+    repeat = lambda output_0, name: {"sum": output_0, "name": name}  # noqa: E731
+    options = {"args": "f32[b,2]", "request": {"name": strings}}
+    compose(lambda x: x.sum(1), tmp_path / "m", postprocess=repeat, **options)
+    serve = tf.saved_model.load(tmp_path / "m").signatures["serving_default"]
+    assert serve(x=tf.ones([1, 2]), name=tf.constant(["b"]))["name"].numpy() == [b"b"]
+    with pytest.raises(StructureError, match="no function has such parameters"):
+        compose(
+            lambda x: x.sum(1), tmp_path / "n", postprocess=lambda output_0: output_0, **options
+        )

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import get_type_hints
 
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 import bridge
-from bridge.serving import Published, base_path, publish, publishing, rollback
+from bridge.serving import Published, base_path, publishing, rollback
 from bridge.serving.base_path import parse_version
 from savedmodel.manifest import compare_manifest, read_manifest
 from tests.bridge.serving.conftest import PARAMS
@@ -30,6 +31,9 @@ from xla_call_module.errors import (
     StructureError,
     installing,
 )
+
+# Most tests are about numbers, and their versions are alike.
+publish = partial(bridge.serving.publish, force=True)
 
 
 def _visible(base):
@@ -223,7 +227,7 @@ from bridge.serving import publish
 print("ready", flush=True)
 sys.stdin.readline()
 options = {"warmup": (1,), "batching": True}
-print(*(publish(sys.argv[1], sys.argv[2], **options).version for _ in range(5)))
+print(*(publish(sys.argv[1], sys.argv[2], force=True, **options).version for _ in range(5)))
 assert "tensorflow" not in sys.modules
 """
 
@@ -573,3 +577,74 @@ class TestWeights:
             place.write_bytes(file.getvalue())
         np.testing.assert_array_equal(bridge.load(tmp_path / "2").params["w"], PARAMS["w"] + 3)
         np.testing.assert_array_equal(bridge.load(tmp_path / "1").params["w"], PARAMS["w"])
+
+
+class TestUnchanged:
+    """What is there already is said, and there is no new version of it."""
+
+    @pytest.mark.parametrize("base", ["base", "s3://bucket/model"])
+    def test_the_same_model(self, saved, tmp_path, store, base):  # noqa: F811 - the fixture
+        base = base if "://" in base else tmp_path / base
+        first = bridge.serving.publish(saved, base, warmup=(1,))
+        again = bridge.serving.publish(saved, base, warmup=(1,))
+        assert (first.unchanged, again.unchanged) == (False, True)
+        assert (again.version, again.path, again.warmup) == (1, first.path, 1)
+        assert "unchanged: its program, weights and files" in str(again)
+        assert bridge.serving.publish(saved, base, warmup=(1,), force=True).version == 2
+
+    def test_the_same_weights(self, saved, tmp_path):
+        bridge.serving.publish(saved, tmp_path, warmup=(1, 8), batching=True)
+        new = {"w": PARAMS["w"] + 1}
+        versions = [bridge.serving.publish(None, tmp_path, weights=new) for _ in range(3)]
+        assert [(each.version, each.unchanged) for each in versions] == [
+            (2, False), (2, True), (2, True),
+        ]  # fmt: skip
+        assert _visible(tmp_path) == [1, 2]
+
+    @pytest.mark.parametrize(
+        "change", [{"warmup": (1, 2)}, {"warmup": (1,), "batching": True}, {}], ids=str
+    )
+    def test_other_files_for_the_server(self, saved, tmp_path, change):
+        bridge.serving.publish(saved, tmp_path, warmup=(1,))
+        assert bridge.serving.publish(saved, tmp_path, **change).version == 2
+
+    def test_a_measurement_is_no_change(self, saved, tmp_path):
+        first = bridge.serving.publish(saved, tmp_path)
+        measured = Path(first, "assets.extra/jax_tf_bridge_first_requests.json")
+        measured.parent.mkdir(exist_ok=True)
+        measured.write_text("{}")
+        assert bridge.serving.publish(saved, tmp_path).unchanged
+
+    def test_a_number_that_is_asked_for(self, saved, tmp_path):
+        bridge.serving.publish(saved, tmp_path)
+        assert bridge.serving.publish(saved, tmp_path, version=4).version == 4
+
+    def test_a_copy_of_an_older_version_is_no_new_one(self, saved, exported, tmp_path):
+        bridge.serving.publish(saved, tmp_path)
+        publish(None, tmp_path, weights={"w": PARAMS["w"] + 1})
+        rollback(tmp_path)
+        assert bridge.serving.publish(saved, tmp_path).version == 3
+
+
+class TestDifferences:
+    """`rollback` says what differs from the version that was served before."""
+
+    def test_weights(self, saved, tmp_path):
+        publish(saved, tmp_path)
+        publish(None, tmp_path, weights={"w": PARAMS["w"] + 1})
+        back = rollback(tmp_path)
+        (difference,) = back.differences
+        assert difference.startswith("w: float32[3,2], 6 of 6 elements differ, by at most 1 at")
+        assert f"  {difference}" in str(back).splitlines()
+
+    def test_none(self, saved, tmp_path):
+        publish(saved, tmp_path)
+        publish(saved, tmp_path)
+        back = rollback(tmp_path)
+        assert back.differences == ()
+        assert "  nothing differs from it" in str(back).splitlines()
+
+    def test_the_program(self, saved, exported, tmp_path):
+        publish(exported, tmp_path, params=PARAMS, gradient_order=1)
+        publish(exported, tmp_path, params=PARAMS, gradient_order=0)
+        assert rollback(tmp_path).differences == ("serving_default, gradient 1: nothing -> there",)

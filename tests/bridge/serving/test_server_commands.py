@@ -47,7 +47,7 @@ def test_what_is_published_needs_the_option(tmp_path, preloaded_python):
     padded, options = tmp_path / "padded", {"args": "f32[b,3]"}
     versions = [
         publish(predict, padded, params=PARAMS, batch_buckets=(1, 4), **options),
-        publish(None, padded, weights=PARAMS),
+        publish(None, padded, weights=PARAMS, force=True),
         rollback(padded),
         publish(_step, tmp_path / "step", params={"w": jnp.ones(())}, updates=0, **options),
     ]

@@ -112,7 +112,12 @@ def test_an_operation_that_tensorflow_lacks():
         (3, {"args": "f32[3]"}, ArgumentError, "Expected a jax.export.Exported, a function, or"),
         (jnp.sin, {"args": "f32[3]", "platform": 3}, PlatformError, "expected the name of one"),
         (jnp.sin, {"args": "f32[3]", "platform": "abacus"}, PlatformError, "abacus"),
-        (_predict, {"args": "f32[3]"}, TypeError, "missing 1 required positional argument"),
+        (
+            _predict,
+            {"args": "f32[3]"},
+            TypeError,
+            "args= gives one argument and params= was not passed",
+        ),
         ("my_model", {"args": "f32[3]"}, StructureError, "is exported already. To do: leave it"),
     ],
 )

@@ -33,7 +33,15 @@ def test_files_beside_it_count(tmp_path):
         )
 
 
-@pytest.mark.parametrize("path", [3, None, "gs://bucket/model.tflite"])
-def test_only_files_on_a_disk(path):
-    with pytest.raises(StructureError, match="a file on a disk"):
+@pytest.mark.parametrize(
+    ("path", "match"),
+    [
+        ("gs://bucket/model.tflite", "a file on a disk"),
+        (None, "Expected a path, got a NoneType"),
+        (target_file, "Expected a path, got target_file"),
+        ("C:\\models\\m.onnx", "a path of Windows"),
+    ],
+)
+def test_only_files_on_a_disk(path, match):
+    with pytest.raises(StructureError, match=match):
         target_file(path, overwrite=False)

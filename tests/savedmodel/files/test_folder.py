@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from savedmodel.files import folder as folder_module
-from savedmodel.files.folder import move_new, new_folder
+from savedmodel.files.folder import hidden_folder, move_new, new_folder
 from tests.policy.source import ROOT
 from xla_call_module.errors import FormatError, StructureError
 
@@ -451,3 +451,12 @@ def test_what_a_killed_writer_left_is_removed_by_a_writer_of_another_name(tmp_pa
         os.utime(folder, (0, 0))
     _write(tmp_path / "m", "1")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [aside.name, young.name, "m"]
+
+
+def test_errors_of_the_system_name_the_target_and_no_hidden_folder(tmp_path):
+    """Of a file system that nobody can make a folder in, and of a file that cannot be written."""
+    with pytest.raises(OSError, match=r"'/proc/m'$"), hidden_folder(Path("/proc"), "m"):
+        pass
+    with pytest.raises(FileNotFoundError) as caught, hidden_folder(tmp_path, "m") as folder:
+        (folder / "nothing" / "file").write_text("")
+    assert caught.value.filename == f"{tmp_path}/m/nothing/file"

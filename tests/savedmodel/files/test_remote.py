@@ -90,3 +90,24 @@ def test_without_etils(monkeypatch, exported):
     monkeypatch.setitem(sys.modules, "etils", None)
     with pytest.raises(MissingDependencyError, match=re.escape(installing("remote"))):
         bridge.save(exported, "s3://bucket/model", params=np.ones(3, np.float32))
+
+
+def test_the_address_of_a_local_file_is_its_path(tmp_path, exported):
+    address = f"file://{tmp_path}/m"
+    assert bridge.save(exported, address, params=np.ones(3, np.float32)).path == address
+    np.testing.assert_array_equal(bridge.load(address)(2.0), [2, 2, 2])
+    assert bridge.load(tmp_path / "m").signatures
+
+
+@pytest.mark.parametrize(
+    ("path", "match"),
+    [
+        (np.sin, r"Expected a path, got sin\. To do: pass what is written first"),
+        (3, "Expected a path, got a int"),
+        ("C:\\models\\m", r"C:\\models\\m is a path of Windows"),
+    ],
+)
+def test_what_is_no_path_here(path, match):
+    for verb in (lambda: bridge.save(np.sin, path, args="f32[]"), lambda: bridge.load(path)):
+        with pytest.raises(StructureError, match=match):
+            verb()

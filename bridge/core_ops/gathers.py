@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
+from bridge.core_ops.slicing import add_offsets, clamp, read_slice, start_vectors
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
+from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
-from bridge.onnx.arrays.slicing import add_offsets, clamp, read_slice, start_vectors
-from bridge.onnx.graph.graph_builder import Graph
 from xla_call_module.size_polynomials import Dim, Shape
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
 __all__ = ["RULES"]
 
 
-def _gather(graph: Graph, op: Operation) -> Value:
+def _gather(graph: TensorGraph, op: Operation) -> Value:
     return _slices(graph, op, op.integers("slice_sizes"))
 
 
-def _dynamic_gather(graph: Graph, op: Operation) -> Value:
+def _dynamic_gather(graph: TensorGraph, op: Operation) -> Value:
     places, sizes = SlicePlaces.of_gather(op), list(op.sizes(graph, 2))
     for axis in (*places.dropped, *places.batching):
         sizes[axis] = 1
@@ -32,7 +31,7 @@ def _dynamic_gather(graph: Graph, op: Operation) -> Value:
     return _slices(graph, op, sizes)
 
 
-def _slices(graph: Graph, op: Operation, sizes: Sequence[Dim]) -> Value:
+def _slices(graph: TensorGraph, op: Operation, sizes: Sequence[Dim]) -> Value:
     """The slices, of which one that would lie beyond the array is moved into it."""
     (value, indices), places = op.operands[:2], SlicePlaces.of_gather(op)
     batch = tuple(indices.shape[axis] for axis in places.index_axes(indices.rank))
@@ -72,7 +71,11 @@ def _shape_of_all(places: SlicePlaces, batch: Shape, sizes: Sequence[Dim]) -> Sh
 
 
 def _cut(
-    graph: Graph, value: Value, sizes: Sequence[Dim], places: SlicePlaces, moving: Sequence[int]
+    graph: TensorGraph,
+    value: Value,
+    sizes: Sequence[Dim],
+    places: SlicePlaces,
+    moving: Sequence[int],
 ) -> tuple[Value, list[int]]:
     """The value without what no slice has where all of them begin at 0.
 
@@ -90,7 +93,7 @@ def _cut(
 
 # The dimensions that tell slices apart are -1, -2, … in what follows.
 def _rows(
-    graph: Graph, value: Value, starts: Value, axes: Sequence[int], axis: int
+    graph: TensorGraph, value: Value, starts: Value, axes: Sequence[int], axis: int
 ) -> tuple[Value, list[int]]:
     """Return slices of one element along one dimension, and of all along the others.
 
@@ -104,7 +107,7 @@ def _rows(
 
 
 def _elements(
-    graph: Graph,
+    graph: TensorGraph,
     value: Value,
     starts: Value,
     axes: Sequence[int],
@@ -130,7 +133,7 @@ def _apart(count: int) -> range:
     return range(-1, -1 - count, -1)
 
 
-def _torch_index_select(graph: Graph, op: Operation) -> Value:
+def _torch_index_select(graph: TensorGraph, op: Operation) -> Value:
     """Return slices along one dimension, an operation of older modules."""
     (value, indices), axis = op.operands, op.integer("dim")
     batches = op.integer("batch_dims")
@@ -148,10 +151,9 @@ def _torch_index_select(graph: Graph, op: Operation) -> Value:
 
 
 _READ = ("dimension_numbers", "indices_are_sorted", "slice_sizes")
-_moving = partial(Rule, narrow=NarrowResults.KEPT)
 RULES = {
     # A dynamic gather may repeat its sizes as an attribute, which says nothing else.
-    "stablehlo.dynamic_gather": _moving(_dynamic_gather, _READ),
-    "stablehlo.gather": _moving(_gather, _READ),
-    "stablehlo.torch_index_select": _moving(_torch_index_select, ("batch_dims", "dim")),
+    "stablehlo.dynamic_gather": Rule(_dynamic_gather, _READ),
+    "stablehlo.gather": Rule(_gather, _READ),
+    "stablehlo.torch_index_select": Rule(_torch_index_select, ("batch_dims", "dim")),
 }

@@ -4,24 +4,52 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.folding import MAX_BYTES
 from bridge.graphs.size_arithmetic import may_wrap
+from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, constant_array, contents_of, of_array, of_size, of_sizes
-from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.loops.control_flow import Row, Written
 from xla_call_module.size_polynomials import Dim, is_static, maximum, minimum, numbers_of
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
-__all__ = ["RULES", "add_offsets", "clamp", "pad", "read_slice", "start_vectors"]
+__all__ = ["RULES", "Row", "Written", "add_offsets", "clamp", "pad", "read_slice", "start_vectors"]
 
 
-def start_vectors(graph: Graph, indices: Value, places: SlicePlaces) -> Value:
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The fact that a value is an array of which a part has been written.
+
+    Attributes:
+        array: the array before.
+        part: the values that were written.
+        starts: the start of the part along each dimension; None where it is computed.
+    """
+
+    array: Value
+    part: Value
+    starts: tuple[Dim | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The fact that a value is one row of an array.
+
+    Attributes:
+        array: the array that was read.
+        index: the index along the first dimension.
+    """
+
+    array: Value
+    index: Dim
+
+
+def start_vectors(graph: TensorGraph, indices: Value, places: SlicePlaces) -> Value:
     """The start indices as int64, with the vectors along the last dimension."""
     vectors = _to_int64(graph, indices)
     if places.vector_axis == vectors.rank:
@@ -30,14 +58,14 @@ def start_vectors(graph: Graph, indices: Value, places: SlicePlaces) -> Value:
     return nodes.transpose(graph, vectors, order)
 
 
-def _to_int64(graph: Graph, indices: Value) -> Value:
+def _to_int64(graph: TensorGraph, indices: Value) -> Value:
     """Return indices as int64; those of uint64 that are too large for it stay large."""
     if indices.dtype == np.uint64:
         indices = nodes.elementwise(graph, "Min", indices, np.iinfo(np.int64).max)
     return nodes.cast(graph, indices, np.int64)
 
 
-def clamp(graph: Graph, starts: Value, limits: Sequence[Dim]) -> Value:
+def clamp(graph: TensorGraph, starts: Value, limits: Sequence[Dim]) -> Value:
     """Return start indices between 0 and the limit of each component, along the last axis."""
     if starts.array is not None and is_static(limits):
         array = np.clip(starts.array, 0, np.array(limits, np.int64))
@@ -49,7 +77,7 @@ def clamp(graph: Graph, starts: Value, limits: Sequence[Dim]) -> Value:
     return nodes.elementwise(graph, "Min", raised, graph.vector(limits))
 
 
-def add_offsets(graph: Graph, starts: Value, extents: Sequence[Dim]) -> Value:
+def add_offsets(graph: TensorGraph, starts: Value, extents: Sequence[Dim]) -> Value:
     """The indices of all elements of slices, given where each slice begins.
 
     Args:
@@ -74,7 +102,7 @@ def add_offsets(graph: Graph, starts: Value, extents: Sequence[Dim]) -> Value:
     return starts
 
 
-def _slice(graph: Graph, op: Operation) -> Value:
+def _slice(graph: TensorGraph, op: Operation) -> Value:
     (value,) = op.operands
     starts, limits = op.integers("start_indices"), op.integers("limit_indices")
     strides = op.integers("strides")
@@ -85,17 +113,17 @@ def _slice(graph: Graph, op: Operation) -> Value:
     return nodes.slice_(graph, value, starts, limits, strides)
 
 
-def _reverse(graph: Graph, op: Operation) -> Value:
+def _reverse(graph: TensorGraph, op: Operation) -> Value:
     return nodes.reverse(graph, op.operands[0], op.integers("dimensions"))
 
 
-def _pad(graph: Graph, op: Operation) -> Value:
+def _pad(graph: TensorGraph, op: Operation) -> Value:
     low, high = op.integers("edge_padding_low"), op.integers("edge_padding_high")
     value, filling = op.operands
     return pad(graph, value, filling, low, high, op.integers("interior_padding"))
 
 
-def _dynamic_pad(graph: Graph, op: Operation) -> Value:
+def _dynamic_pad(graph: TensorGraph, op: Operation) -> Value:
     value, filling = op.operands[:2]
     low, high, interior = (op.sizes(graph, index) for index in (2, 3, 4))
     if not is_static(interior):
@@ -104,7 +132,7 @@ def _dynamic_pad(graph: Graph, op: Operation) -> Value:
 
 
 def _pad_by_indices(
-    graph: Graph,
+    graph: TensorGraph,
     value: Value,
     filling: Value,
     low: Sequence[Dim],
@@ -134,7 +162,7 @@ def _pad_by_indices(
 
 
 def pad(
-    graph: Graph,
+    graph: TensorGraph,
     value: Value,
     filling: Value,
     low: Sequence[Dim],
@@ -172,7 +200,7 @@ def _natural(dim: Dim) -> Dim:
     return maximum(dim, 0)
 
 
-def _spread(graph: Graph, value: Value, filling: Value, axis: int, count: int) -> Value:
+def _spread(graph: TensorGraph, value: Value, filling: Value, axis: int, count: int) -> Value:
     """The value with scalars between its elements: each is given some behind it, the last none."""
     size = value.shape[axis]
     rows = nodes.expand_dims(graph, value, [axis + 1])
@@ -186,7 +214,7 @@ def _spread(graph: Graph, value: Value, filling: Value, axis: int, count: int) -
     return nodes.slice_along(graph, long, axis, 0, limit)
 
 
-def _dynamic_slice(graph: Graph, op: Operation) -> Value:
+def _dynamic_slice(graph: TensorGraph, op: Operation) -> Value:
     value, *starts = op.operands
     sizes = op.integers("slice_sizes")
     axes = [axis for axis in range(value.rank) if value.shape[axis] != sizes[axis]]
@@ -197,7 +225,7 @@ def _dynamic_slice(graph: Graph, op: Operation) -> Value:
     return read_slice(graph, value, axes, vector, [sizes[axis] for axis in axes])
 
 
-def _within(graph: Graph, starts: Sequence[Value], limits: Sequence[Dim]) -> Value:
+def _within(graph: TensorGraph, starts: Sequence[Value], limits: Sequence[Dim]) -> Value:
     """Return integer scalars as one vector of int64, between 0 and a limit for each."""
     known = [_number_of(start) for start in starts]
     dims = [dim for dim in known if dim is not None]
@@ -214,7 +242,7 @@ def _number_of(scalar: Value) -> Dim | None:
 
 
 def read_slice(
-    graph: Graph, value: Value, axes: Sequence[int], starts: Value, sizes: Sequence[Dim]
+    graph: TensorGraph, value: Value, axes: Sequence[int], starts: Value, sizes: Sequence[Dim]
 ) -> Value:
     """Return one slice of a value.
 
@@ -239,20 +267,20 @@ def read_slice(
     return graph.node("Slice", inputs, shape=shape)
 
 
-def _read_row(graph: Graph, value: Value, index: Dim) -> Value:
+def _read_row(graph: TensorGraph, value: Value, index: Dim) -> Value:
     value = graph.expand(value)
     row = nodes.gather(graph, value, of_size(index), 0)
     graph.remember(row, Row(value, index))
     return row
 
 
-def _vector(graph: Graph, scalars: Sequence[Value]) -> Value:
+def _vector(graph: TensorGraph, scalars: Sequence[Value]) -> Value:
     """Return integer scalars as one vector of int64; too large ones stay large."""
     parts = [nodes.reshape(graph, _to_int64(graph, scalar), (1,)) for scalar in scalars]
     return nodes.concat(graph, parts, 0)
 
 
-def _real_dynamic_slice(graph: Graph, op: Operation) -> Value:
+def _real_dynamic_slice(graph: TensorGraph, op: Operation) -> Value:
     value, starts, ends, _ = op.operands
     steps = op.sizes(graph, 3)
     first, last = contents_of(starts), contents_of(ends)
@@ -271,7 +299,7 @@ def _real_dynamic_slice(graph: Graph, op: Operation) -> Value:
     return graph.node("Slice", [*inputs, axes, graph.vector(steps)], shape=op.shape_like())
 
 
-def _dynamic_update_slice(graph: Graph, op: Operation) -> Value:
+def _dynamic_update_slice(graph: TensorGraph, op: Operation) -> Value:
     value, update, *starts = op.operands
     pairs = zip(value.shape, update.shape, strict=True)
     axes = [axis for axis, (whole, part) in enumerate(pairs) if whole != part]
@@ -287,7 +315,7 @@ def _dynamic_update_slice(graph: Graph, op: Operation) -> Value:
     return written
 
 
-def _parts(graph: Graph, vector: Value) -> list[Value]:
+def _parts(graph: TensorGraph, vector: Value) -> list[Value]:
     """Return each element of a vector as a vector."""
     known = contents_of(vector)
     if known is not None:
@@ -297,7 +325,9 @@ def _parts(graph: Graph, vector: Value) -> list[Value]:
     return [nodes.slice_along(graph, whole, 0, n, n + 1) for n in range(count)]
 
 
-def _write(graph: Graph, value: Value, update: Value, places: Sequence[tuple[int, Value]]) -> Value:
+def _write(
+    graph: TensorGraph, value: Value, update: Value, places: Sequence[tuple[int, Value]]
+) -> Value:
     """The value with a block that is smaller along some axes and begins somewhere in each."""
     (axis, start), *others = places
     size = update.shape[axis]
@@ -315,20 +345,17 @@ def _write(graph: Graph, value: Value, update: Value, places: Sequence[tuple[int
     return graph.node("Concat", [before, update, after], shape=value.shape, axis=axis)
 
 
-def _between(graph: Graph, value: Value, axis: int, start: Value, end: Value) -> Value:
+def _between(graph: TensorGraph, value: Value, axis: int, start: Value, end: Value) -> Value:
     shape = [None if number == axis else dim for number, dim in enumerate(value.shape)]
     return graph.node("Slice", [value, start, end, graph.vector([axis])], shape=shape)
 
 
-_moving = partial(Rule, narrow=NarrowResults.KEPT)
-
-
 RULES = {
-    "stablehlo.dynamic_pad": _moving(_dynamic_pad),
-    "stablehlo.dynamic_slice": _moving(_dynamic_slice, ("slice_sizes",)),
-    "stablehlo.dynamic_update_slice": _moving(_dynamic_update_slice),
-    "stablehlo.pad": _moving(_pad, ("edge_padding_high", "edge_padding_low", "interior_padding")),
-    "stablehlo.real_dynamic_slice": _moving(_real_dynamic_slice, expand=False),
-    "stablehlo.reverse": _moving(_reverse, ("dimensions",), expand=False),
-    "stablehlo.slice": _moving(_slice, ("limit_indices", "start_indices", "strides"), expand=False),
+    "stablehlo.dynamic_pad": Rule(_dynamic_pad),
+    "stablehlo.dynamic_slice": Rule(_dynamic_slice, ("slice_sizes",)),
+    "stablehlo.dynamic_update_slice": Rule(_dynamic_update_slice),
+    "stablehlo.pad": Rule(_pad, ("edge_padding_high", "edge_padding_low", "interior_padding")),
+    "stablehlo.real_dynamic_slice": Rule(_real_dynamic_slice, expand=False),
+    "stablehlo.reverse": Rule(_reverse, ("dimensions",), expand=False),
+    "stablehlo.slice": Rule(_slice, ("limit_indices", "start_indices", "strides"), expand=False),
 }

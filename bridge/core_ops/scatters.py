@@ -1,8 +1,4 @@
-"""Slices written into an array, or added to it, at many places.
-
-ONNX Runtime writes the rows of ScatterND from several threads at once, so that two of them at one
-place lose updates (seen with 1.31). ScatterElements goes one after another.
-"""
+"""Slices written into an array, or added to it, at many places: as rows of a matrix."""
 
 from __future__ import annotations
 
@@ -12,13 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Region, Rule
+from bridge.core_ops.regions import reducer_of
+from bridge.core_ops.slicing import start_vectors
+from bridge.core_ops.stablehlo_operation import Operation, Region, Rule
 from bridge.graphs import nodes
+from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, of_size
-from bridge.onnx.arithmetic.reductions import reducer_of
-from bridge.onnx.arrays.slicing import start_vectors
-from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.loop_nodes import loop
 from xla_call_module.size_polynomials import Dim, Shape, product
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
@@ -30,7 +25,7 @@ _OF_BOOLS = {"add": "maximum", "and": "minimum", "maximum": "maximum", "minimum"
              "multiply": "minimum", "or": "maximum"}  # fmt: skip
 
 
-def _scatter(graph: Graph, op: Operation) -> Value | Sequence[Value]:
+def _scatter(graph: TensorGraph, op: Operation) -> Value | Sequence[Value]:
     count = len(op.operands) // 2
     values, indices, updates = op.operands[:count], op.operands[count], op.operands[count + 1 :]
     places = SlicePlaces.of_scatter(op)
@@ -50,8 +45,8 @@ def _scatter(graph: Graph, op: Operation) -> Value | Sequence[Value]:
     return [nodes.where(graph, touched, *pair) for pair in zip(computed, values, strict=True)]
 
 
-def _at_once(graph: Graph, reducer: str, value: Value, rows: _Rows) -> Value | None:
-    """The array after all updates, by an operation that ONNX has; None where it has none."""
+def _at_once(graph: TensorGraph, reducer: str, value: Value, rows: _Rows) -> Value | None:
+    """The array after all updates, by an operation of the target; None where it has none."""
     if value.dtype == bool and reducer in _OF_BOOLS:
         return _of_bools(graph, value, rows, _OF_BOOLS[reducer])
     if reducer in ("maximum", "minimum") and value.is_float:
@@ -62,9 +57,9 @@ def _at_once(graph: Graph, reducer: str, value: Value, rows: _Rows) -> Value | N
 
 
 def _in_order(
-    graph: Graph, region: Region, values: Sequence[Value], every: Sequence[_Rows]
+    graph: TensorGraph, region: Region, values: Sequence[Value], every: Sequence[_Rows]
 ) -> list[Value]:
-    """Return the array after updates one by one, for regions that ONNX has no reduction for."""
+    """Return the array after updates one by one, for regions that are no reduction."""
     pairs = list(zip(values, every, strict=True))
     matrices = [rows.matrix(graph, value) for value, rows in pairs]
     updates = [rows.updates for rows in every]
@@ -93,12 +88,12 @@ class _Rows:
     unique: bool
     in_bounds: bool
 
-    def write(self, graph: Graph, value: Value, updates: Value, reduction: str) -> Value:
+    def write(self, graph: TensorGraph, value: Value, updates: Value, reduction: str) -> Value:
         """The array with the updates in it, or combined with what is there."""
         matrix = self._combine(graph, self.matrix(graph, value), updates, reduction)
         return self.array(graph, matrix, value)
 
-    def matrix(self, graph: Graph, value: Value) -> Value:
+    def matrix(self, graph: TensorGraph, value: Value) -> Value:
         """The array as rows, and one row more for what is dropped."""
         ordered = nodes.transpose(graph, graph.expand(value), self.order)
         count = product(ordered.shape[: len(self.order) - self.row_rank])
@@ -109,7 +104,7 @@ class _Rows:
         ends = graph.vector([0, 0, 1, 0])
         return graph.node("Pad", [matrix, ends], shape=(count + 1, row))
 
-    def array(self, graph: Graph, matrix: Value, value: Value) -> Value:
+    def array(self, graph: TensorGraph, matrix: Value, value: Value) -> Value:
         """Return rows as an array like the one that they were made of."""
         shape = [value.shape[axis] for axis in self.order]
         count = product(shape[: len(self.order) - self.row_rank])
@@ -118,18 +113,12 @@ class _Rows:
         whole = nodes.reshape(graph, matrix, shape)
         return nodes.transpose(graph, whole, [self.order.index(a) for a in range(value.rank)])
 
-    def _combine(self, graph: Graph, matrix: Value, updates: Value, reduction: str) -> Value:
-        column = nodes.expand_dims(graph, self.index, [1])
-        if self.unique:
-            inputs = [matrix, graph.expand(column), graph.expand(updates)]
-            return graph.node("ScatterND", inputs, shape=matrix.shape, reduction=reduction)
-        index = graph.expand(column.broadcast_to(updates.shape))
-        inputs = [matrix, index, graph.expand(updates)]
-        return graph.node(
-            "ScatterElements", inputs, shape=matrix.shape, axis=0, reduction=reduction
+    def _combine(self, graph: TensorGraph, matrix: Value, updates: Value, reduction: str) -> Value:
+        return graph.scatter_rows(
+            matrix, self.index, graph.expand(updates), reduction, unique=self.unique
         )
 
-    def touched(self, graph: Graph, value: Value) -> Value:
+    def touched(self, graph: TensorGraph, value: Value) -> Value:
         """Return whether there is an update for each element."""
         nothing = nodes.constant(False, bool).broadcast_to(value.shape)
         every = nodes.constant(True, bool).broadcast_to(self.updates.shape)
@@ -190,7 +179,9 @@ def _layout_of(places: SlicePlaces, value: Value, indices: Value, updates: Value
     )
 
 
-def _rows(graph: Graph, layout: _Layout, starts: Value, updates: Value, *, unique: bool) -> _Rows:
+def _rows(
+    graph: TensorGraph, layout: _Layout, starts: Value, updates: Value, *, unique: bool
+) -> _Rows:
     """Return the updates at start vectors as rows of a matrix."""
     columns = {
         axis: _column(graph, starts, number) for number, axis in enumerate(layout.places.mapped)
@@ -214,7 +205,7 @@ def _rows(graph: Graph, layout: _Layout, starts: Value, updates: Value, *, uniqu
     )
 
 
-def _column(graph: Graph, starts: Value, number: int) -> Value:
+def _column(graph: TensorGraph, starts: Value, number: int) -> Value:
     """Return one component of all start vectors."""
     last = starts.rank - 1
     if starts.shape[last] != 1:
@@ -222,7 +213,7 @@ def _column(graph: Graph, starts: Value, number: int) -> Value:
     return nodes.squeeze(graph, starts, [last])
 
 
-def _linear_index(graph: Graph, layout: _Layout, columns: Mapping[int, Value]) -> Value:
+def _linear_index(graph: TensorGraph, layout: _Layout, columns: Mapping[int, Value]) -> Value:
     """The number of each element's row in the array, if that is one matrix."""
     total = nodes.constant(0, np.int64)
     stride: Dim = 1
@@ -234,7 +225,9 @@ def _linear_index(graph: Graph, layout: _Layout, columns: Mapping[int, Value]) -
     return total
 
 
-def _parts(graph: Graph, layout: _Layout, columns: Mapping[int, Value], axis: int) -> list[Value]:
+def _parts(
+    graph: TensorGraph, layout: _Layout, columns: Mapping[int, Value], axis: int
+) -> list[Value]:
     """Return the terms of which the index along one dimension is the sum."""
     places, shape = layout.places, layout.elements
     parts = []
@@ -251,7 +244,7 @@ def _parts(graph: Graph, layout: _Layout, columns: Mapping[int, Value], axis: in
     return parts
 
 
-def _fits(graph: Graph, layout: _Layout, columns: Mapping[int, Value]) -> Value | None:
+def _fits(graph: TensorGraph, layout: _Layout, columns: Mapping[int, Value]) -> Value | None:
     """Return whether each update is within the array; None where all are known to be."""
     conditions = []
     for axis, column in columns.items():
@@ -264,14 +257,14 @@ def _fits(graph: Graph, layout: _Layout, columns: Mapping[int, Value]) -> Value 
     return functools.reduce(lambda a, b: nodes.elementwise(graph, "And", a, b), open_)
 
 
-def _of_bools(graph: Graph, value: Value, rows: _Rows, reducer: str) -> Value:
+def _of_bools(graph: TensorGraph, value: Value, rows: _Rows, reducer: str) -> Value:
     """Return bools after updates, as 0 and 1 of which the greatest or least is taken."""
     numbers, updates = (nodes.cast(graph, x, np.uint8) for x in (value, rows.updates))
     written = rows.write(graph, numbers, updates, _REDUCTIONS[reducer])
     return nodes.cast(graph, written, bool)
 
 
-def _extreme(graph: Graph, value: Value, rows: _Rows, reduction: str) -> Value:
+def _extreme(graph: TensorGraph, value: Value, rows: _Rows, reduction: str) -> Value:
     """The greatest or the least, which is NaN where any is; the runtime passes over some NaNs."""
     bottom = -np.inf if reduction == "max" else np.inf
     numbers, flags = zip(*(_split(graph, x, bottom) for x in (value, rows.updates)), strict=True)
@@ -280,7 +273,7 @@ def _extreme(graph: Graph, value: Value, rows: _Rows, reduction: str) -> Value:
     return nodes.where(graph, is_nan, np.nan, extreme)
 
 
-def _split(graph: Graph, value: Value, bottom: float) -> tuple[Value, Value]:
+def _split(graph: TensorGraph, value: Value, bottom: float) -> tuple[Value, Value]:
     """A value without its NaNs, and where they were as 0 and 1."""
     value = graph.expand(value)
     is_nan = nodes.elementwise(graph, "IsNaN", value)
@@ -288,7 +281,11 @@ def _split(graph: Graph, value: Value, bottom: float) -> tuple[Value, Value]:
 
 
 def _update_in_order(
-    graph: Graph, region: Region, matrices: Sequence[Value], index: Value, updates: Sequence[Value]
+    graph: TensorGraph,
+    region: Region,
+    matrices: Sequence[Value],
+    index: Value,
+    updates: Sequence[Value],
 ) -> list[Value]:
     """Return matrices whose rows a loop replaces, one by one, by what a region makes of them.
 
@@ -296,29 +293,27 @@ def _update_in_order(
     has the row for each row of the updates.
     """
 
-    def step(body: Graph, number: Value, carried: list[Value]) -> list[Value]:
+    def step(body: TensorGraph, number: Value, carried: list[Value]) -> list[Value]:
         this = nodes.reshape(body, number, (1,))
         place = nodes.gather(body, index, this, 0)
         old = [nodes.gather(body, matrix, place, 0) for matrix in carried]
         new = [nodes.gather(body, update, this, 0) for update in updates]
         updated = region.apply(body, [*old, *new])
-        column = body.expand(nodes.reshape(body, place, (1, 1)))
         rows = [
             body.expand(row.broadcast_to(before.shape))
             for row, before in zip(updated, old, strict=True)
         ]
         return [
-            body.node("ScatterND", [matrix, column, row], shape=matrix.shape)
+            body.scatter_rows(matrix, place, row, "none", unique=True)
             for matrix, row in zip(carried, rows, strict=True)
         ]
 
-    return loop(graph, index.shape[0], matrices, step)
+    return graph.loop(index.shape[0], matrices, step)
 
 
 RULES = {
     "stablehlo.scatter": Rule(
         _scatter,
         ("indices_are_sorted", "scatter_dimension_numbers", "unique_indices"),
-        narrow=NarrowResults.CONVERTED_SUMS,
     ),
 }

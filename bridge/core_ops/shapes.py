@@ -4,34 +4,35 @@ from __future__ import annotations
 
 from functools import partial
 
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
+from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, constant_array, contents_of, of_array, of_sizes
-from bridge.onnx.graph.graph_builder import Graph
 from xla_call_module.size_polynomials import Dim, floordiv, is_static, product
 from xla_call_module.stablehlo.elements import read_elements, read_splat
 
 __all__ = ["RULES"]
 
 
-def _get_dimension_size(graph: Graph, op: Operation) -> Value:
+def _get_dimension_size(graph: TensorGraph, op: Operation) -> Value:
     del graph
     return of_sizes((op.operands[0].shape[op.integer("dimension")],), op.result.dtype, ())
 
 
-def _set_dimension_size(graph: Graph, op: Operation) -> Value:
+def _set_dimension_size(graph: TensorGraph, op: Operation) -> Value:
     """The array as it is, where it is that large already."""
     del graph
     value, size = op.operands
     if contents_of(size) != (value.shape[op.integer("dimension")],):
         op.refuse(
-            "it makes a dimension shorter without changing its type, and ONNX has no such arrays",
+            "it makes a dimension shorter without changing its type, for which there are no arrays "
+            f"in {op.target.name}",
             "take a slice of the array",
         )
     return value
 
 
-def _reshape(graph: Graph, op: Operation) -> Value:
+def _reshape(graph: TensorGraph, op: Operation) -> Value:
     (value,) = op.operands
     known = [dim for dim in op.result.shape if dim is not None]
     if len(known) == len(op.result.shape):
@@ -43,16 +44,16 @@ def _reshape(graph: Graph, op: Operation) -> Value:
     return nodes.reshape(graph, value, [size if d is None else d for d in op.result.shape])
 
 
-def _dynamic_reshape(graph: Graph, op: Operation) -> Value:
+def _dynamic_reshape(graph: TensorGraph, op: Operation) -> Value:
     shape = [dim for dim in op.shape_like(op.sizes(graph, 1)) if dim is not None]
     return nodes.reshape(graph, op.operands[0], shape)
 
 
-def _transpose(graph: Graph, op: Operation) -> Value:
+def _transpose(graph: TensorGraph, op: Operation) -> Value:
     return nodes.transpose(graph, op.operands[0], op.integers("permutation"))
 
 
-def _concatenate(graph: Graph, op: Operation) -> Value:
+def _concatenate(graph: TensorGraph, op: Operation) -> Value:
     axis = op.integer("dimension")
     if axis == 0 and any(value.sizes is not None for value in op.operands):
         contents = [_row_by_row(graph, value) for value in op.operands]
@@ -63,14 +64,14 @@ def _concatenate(graph: Graph, op: Operation) -> Value:
     return nodes.concat(graph, op.operands, axis)
 
 
-def _row_by_row(graph: Graph, value: Value) -> tuple[Dim, ...] | None:
+def _row_by_row(graph: TensorGraph, value: Value) -> tuple[Dim, ...] | None:
     """The sizes that integers of any shape are made of; None where they are not known."""
     if not is_static(value.shape) or (value.sizes is None and value.array is None):
         return None
     return contents_of(nodes.reshape(graph, value, (product(value.shape),)))
 
 
-def _broadcast_in_dim(graph: Graph, op: Operation) -> Value:
+def _broadcast_in_dim(graph: TensorGraph, op: Operation) -> Value:
     value, axes = op.operands[0], op.integers("broadcast_dimensions")
     # A size of no more than some number is the operand's, if that does not grow.
     kept = {axis: dim for axis, dim in zip(axes, value.shape, strict=True) if dim != 1}
@@ -81,13 +82,13 @@ def _broadcast_in_dim(graph: Graph, op: Operation) -> Value:
     return nodes.broadcast_in_dim(graph, value, axes, dims)
 
 
-def _dynamic_broadcast_in_dim(graph: Graph, op: Operation) -> Value:
+def _dynamic_broadcast_in_dim(graph: TensorGraph, op: Operation) -> Value:
     value, axes = op.operands[0], op.integers("broadcast_dimensions")
     shape = op.shape_like(op.sizes(graph, 1))
     return nodes.broadcast_in_dim(graph, value, axes, [dim for dim in shape if dim is not None])
 
 
-def _broadcast(graph: Graph, op: Operation) -> Value:
+def _broadcast(graph: TensorGraph, op: Operation) -> Value:
     """Return the array with new dimensions in front."""
     (value,) = op.operands
     new = op.integers("broadcast_sizes")
@@ -95,7 +96,7 @@ def _broadcast(graph: Graph, op: Operation) -> Value:
     return nodes.broadcast_in_dim(graph, value, axes, (*new, *value.shape))
 
 
-def _constant(graph: Graph, op: Operation) -> Value:
+def _constant(graph: TensorGraph, op: Operation) -> Value:
     del graph
     dtype, shape = op.result.dtype, tuple(dim or 0 for dim in op.result.shape)
     repeated = read_splat(op.raw)
@@ -104,7 +105,7 @@ def _constant(graph: Graph, op: Operation) -> Value:
     return of_array(read_elements(op.raw).astype(dtype))
 
 
-def _iota(graph: Graph, op: Operation) -> Value:
+def _iota(graph: TensorGraph, op: Operation) -> Value:
     """Return 0, 1, 2, … along one dimension, to be broadcast along the others."""
     axis, dtype = op.integer("iota_dimension"), op.result.dtype
     dynamic_shapes = [op.sizes(graph, 0)] if op.operands else []
@@ -117,7 +118,7 @@ def _iota(graph: Graph, op: Operation) -> Value:
     return nodes.broadcast_in_dim(graph, line, [axis], shape)
 
 
-_moving = partial(Rule, expand=False, narrow=NarrowResults.KEPT)
+_moving = partial(Rule, expand=False)
 _EXPANDING = (
     "broadcast_dimensions",
     "known_expanding_dimensions",

@@ -32,7 +32,7 @@ from jax import lax
 from jax.extend.core import primitives
 from jax.interpreters import ad
 
-from bridge.lifting.own_lowerings import (
+from bridge.lifting.derivatives.own_lowerings import (
     Aval,
     OwnGraph,
     is_own,

@@ -11,8 +11,8 @@ import numpy as np
 
 from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import layouts, nodes
+from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
-from bridge.onnx.graph.graph_builder import Graph
 from xla_call_module.size_polynomials import Dim, product
 
 __all__ = ["RULES"]
@@ -46,7 +46,7 @@ class _Side:
         return [self.value.shape[axis] for axis in axes]
 
 
-def _dot_general(graph: Graph, op: Operation) -> Value:
+def _dot_general(graph: TensorGraph, op: Operation) -> Value:
     _check_algorithm(op)
     numbers = op.dimension_numbers()
     values = [nodes.cast(graph, value, op.result.dtype) for value in op.operands]
@@ -58,7 +58,7 @@ def _dot_general(graph: Graph, op: Operation) -> Value:
     return _product(graph, left, right)
 
 
-def _dot(graph: Graph, op: Operation) -> Value:
+def _dot(graph: TensorGraph, op: Operation) -> Value:
     """The product of vectors or matrices, an operation that older modules have."""
     left, right = (nodes.cast(graph, value, op.result.dtype) for value in op.operands)
     return _product(
@@ -79,7 +79,7 @@ def _check_algorithm(op: Operation) -> None:
         ):
             op.refuse(
                 f"its algorithm rounds operands of {value.dtype.name} to {precision[1]}, which "
-                "ONNX does not",
+                f"{op.target.name} does not",
                 "export it without preferred_element_type's algorithm, or cast the operands",
             )
 
@@ -106,7 +106,7 @@ def _side(value: Value, numbers: Any, side: str) -> _Side:
     return _Side(value, batch, contracted, tuple(a for a in range(value.rank) if a not in taken))
 
 
-def _outer_product(graph: Graph, left: _Side, right: _Side) -> Value:
+def _outer_product(graph: TensorGraph, left: _Side, right: _Side) -> Value:
     """Return the product of each element with each."""
     shape = [*left.sizes(left.batch), *left.sizes(left.free), *right.sizes(right.free)]
     batch = range(len(left.batch))
@@ -120,7 +120,7 @@ def _outer_product(graph: Graph, left: _Side, right: _Side) -> Value:
     return nodes.elementwise(graph, operation, *placed)
 
 
-def _product(graph: Graph, left: _Side, right: _Side) -> Value:
+def _product(graph: TensorGraph, left: _Side, right: _Side) -> Value:
     """Return a MatMul of batch dimensions, left rows and right columns."""
     batch, rows = left.sizes(left.batch), left.sizes(left.free)
     columns, inner = right.sizes(right.free), product(left.sizes(left.contracted))
@@ -145,7 +145,7 @@ def _product(graph: Graph, left: _Side, right: _Side) -> Value:
     return nodes.reshape(graph, made, [*batch, *rows, *columns])
 
 
-def _is_transpose_node(graph: Graph, value: Value) -> bool:
+def _is_transpose_node(graph: TensorGraph, value: Value) -> bool:
     """Return whether ONNX Runtime would make one node of a Transpose and a MatMul behind it.
 
     Where the other operand is a vector it forgets the turn (seen with 1.31).
@@ -165,7 +165,7 @@ def _is_transposed(left: _Side, right: _Side) -> bool:
     return as_they_are == [False, True]
 
 
-def _is_by_weights(graph: Graph, left: _Side, right: _Side) -> bool:
+def _is_by_weights(graph: TensorGraph, left: _Side, right: _Side) -> bool:
     """Return whether the left operand are weights that can be transposed once and for all.
 
     So it is with `w @ x` of each row under `jax.vmap`, which turns the result back behind it.
@@ -176,7 +176,7 @@ def _is_by_weights(graph: Graph, left: _Side, right: _Side) -> bool:
     return [v.array is not None or v.name in graph.initializers for v in values] == [True, False]
 
 
-def _einsum(graph: Graph, op: Operation) -> Value:
+def _einsum(graph: TensorGraph, op: Operation) -> Value:
     """Return Einsum, an operation of older modules."""
     values = [nodes.cast(graph, value, op.result.dtype) for value in op.operands]
     inputs = [graph.expand(value) for value in values]

@@ -1,7 +1,8 @@
 """Reductions of windows that move over an array, and what undoes the choice of their maximum.
 
-ONNX Runtime's pools lose NaNs and take the lowest finite number for -inf. So the windows of every
-kind of reduction are made of smaller ones, of twice as many elements at each step.
+Pools of runtimes lose NaNs and take the lowest finite number for -inf. So the windows of every kind
+of reduction are made of smaller ones, of twice as many elements at each step, unless the graph can
+tell that a pool computes the same.
 """
 
 from __future__ import annotations
@@ -11,30 +12,25 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Region, Rule
-from bridge.graphs import layouts, nodes
-from bridge.graphs.values import Value, of_array, of_sizes
-from bridge.onnx.arithmetic.reductions import (
+from bridge.core_ops.regions import (
     REDUCERS,
     depends_on_order,
     is_identity,
     reducer_of,
 )
-from bridge.onnx.arrays.slicing import pad
-from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.loop_nodes import loop
+from bridge.core_ops.slicing import pad
+from bridge.core_ops.stablehlo_operation import Operation, Region, Rule
+from bridge.graphs import nodes
+from bridge.graphs.tensor_graph import TensorGraph
+from bridge.graphs.values import Value, of_array, of_sizes
 from xla_call_module.size_polynomials import Dim, floordiv, is_static, numbers_of, product
 from xla_call_module.stablehlo.combiners import identity_of
 from xla_call_module.stablehlo.walking import WINDOW_ATTRIBUTES
 
 __all__ = ["RULES", "count_windows", "dynamic_reduce_window"]
-
-_RANKS = (3, 4, 5)  # of images of one to three dimensions
-_BEFORE = 2  # batch and features
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,63 +54,10 @@ class _Windows:
     high: tuple[Dim, ...]
 
 
-def _max_pool(graph: Graph, value: Value, windows: _Windows) -> Value | None:
-    """The greatest of each window by MaxPool; None where it would compute something else.
-
-    Behind a Relu, as in most networks, there is no -inf, and no sum of what a window has is NaN
-    unless one of them is: so where the average is NaN, the maximum is as well.
-    """
-    if any(step != 1 for step in (*windows.base_dilations, *windows.dilations)):
-        return None
-    value = graph.expand(value)
-    fact = layouts.transposition_of(graph, value)
-    inner, order = (value, tuple(range(value.rank))) if fact is None else (fact.value, fact.order)
-    source = graph.producer(inner)
-    is_rectified = source is not None and source.op_type == "Relu" and value.dtype == np.float32
-    sizes = (windows.sizes, windows.strides, windows.low, windows.high)
-    if not is_rectified or value.rank not in _RANKS or not all(map(is_static, sizes)):
-        return None
-    back = [order.index(axis) for axis in range(value.rank)]
-    rows = list(zip(*map(numbers_of, sizes), strict=True))
-    before, spatial = ([rows[axis] for axis in part] for part in (back[:_BEFORE], back[_BEFORE:]))
-    if set(before) != {(1, 1, 0, 0)} or not _are_pools(spatial, inner.shape[_BEFORE:]):
-        return None
-    made = _pool(graph, inner, spatial)
-    return made if fact is None else layouts.transpose(graph, made, order)
-
-
-def _are_pools(rows: Sequence[tuple[int, int, int, int]], shape: Sequence[Dim]) -> bool:
-    """Return whether every window has an element, and there is a window."""
-    if all(size == 1 for size, *_ in rows):
-        return False
-    return all(
-        min(low, high) >= 0 and max(low, high) < size and dim != 0 and _count(row, dim) != 0
-        for row, dim in zip(rows, shape, strict=True)
-        for size, _, low, high in [row]
-    )
-
-
 def count_windows(length: Dim, size: Dim, stride: int, dilation: int = 1) -> Dim:
     """Return the number of windows along a dimension of some length, padding included."""
     count = floordiv(length - 1 - (size - 1) * dilation, stride) + 1
     return max(count, 0) if isinstance(count, int) else count
-
-
-def _count(row: tuple[int, int, int, int], dim: Dim) -> Dim:
-    size, stride, low, high = row
-    return count_windows(dim + low + high, size, stride)
-
-
-def _pool(graph: Graph, value: Value, rows: Sequence[tuple[int, int, int, int]]) -> Value:
-    sizes, strides, low, high = (list(numbers) for numbers in zip(*rows, strict=True))
-    pairs = zip(rows, value.shape[_BEFORE:], strict=True)
-    shape = [*value.shape[:_BEFORE], *(_count(row, dim) for row, dim in pairs)]
-    moves: dict[str, Any] = {"kernel_shape": sizes, "strides": strides, "pads": [*low, *high]}
-    most = graph.node("MaxPool", [value], shape=shape, **moves)
-    # With the padding counted, since ONNX's reference evaluator passes over NaNs otherwise.
-    mean = graph.node("AveragePool", [value], shape=shape, count_include_pad=1, **moves)
-    is_nan = nodes.elementwise(graph, "IsNaN", mean)
-    return nodes.where(graph, is_nan, mean, most)
 
 
 # Elements of several values, and others that come after them -> what the two make.
@@ -147,7 +90,7 @@ def _read_windows(op: Operation, rank: int) -> _Windows:
     )
 
 
-def _reduce_window(graph: Graph, op: Operation) -> Sequence[Value]:
+def _reduce_window(graph: TensorGraph, op: Operation) -> Sequence[Value]:
     shape = tuple(dim for dim in op.results[0].shape if dim is not None)
     if 0 in shape and len(shape) == len(op.results[0].shape):
         starts = op.operands[len(op.operands) // 2 :]
@@ -155,7 +98,7 @@ def _reduce_window(graph: Graph, op: Operation) -> Sequence[Value]:
     return _reduce(graph, op, op.operands, _read_windows(op, op.operands[0].rank))
 
 
-def dynamic_reduce_window(graph: Graph, op: Operation) -> Sequence[Value]:
+def dynamic_reduce_window(graph: TensorGraph, op: Operation) -> Sequence[Value]:
     """The same with sizes that are computed, which JAX has as a custom call."""
     values, numbers = op.operands[:-_COMPUTED], op.operands[-_COMPUTED:]
     flat = [nodes.reshape(graph, value, (product(value.shape),)) for value in numbers]
@@ -177,7 +120,7 @@ def dynamic_reduce_window(graph: Graph, op: Operation) -> Sequence[Value]:
 
 
 def _reduce(
-    graph: Graph, op: Operation, operands: Sequence[Value], windows: _Windows
+    graph: TensorGraph, op: Operation, operands: Sequence[Value], windows: _Windows
 ) -> Sequence[Value]:
     count = len(operands) // 2
     values, starts = operands[:count], operands[count:]
@@ -197,8 +140,8 @@ def _reduce(
     fillings = starts
     if reducer in REDUCERS:  # XLA leaves out what is put around the array
         fillings = (of_array(identity_of(reducer, values[0].dtype)),)
-    if is_static(windows.sizes) and reducer == "maximum" and changes_nothing:
-        pooled = _max_pool(graph, values[0], windows)
+    if reducer and changes_nothing and (rows := _rows(windows)) is not None:
+        pooled = graph.pooled(reducer, values[0], rows)
         if pooled is not None:
             return [pooled]
     if not is_static(windows.sizes) and (way := _running_axis(values[0], windows)) is not None:
@@ -210,6 +153,15 @@ def _reduce(
     if changes_nothing:
         return reduced
     return combine([start.broadcast_to(reduced[0].shape) for start in starts], reduced)
+
+
+def _rows(windows: _Windows) -> list[tuple[int, int, int, int]] | None:
+    """Return size, stride and padding along each dimension; None for any other windows."""
+    numbers = (windows.sizes, windows.strides, windows.low, windows.high)
+    is_dilated = any(step != 1 for step in (*windows.base_dilations, *windows.dilations))
+    if is_dilated or not all(map(is_static, numbers)):
+        return None
+    return list(zip(*map(numbers_of, numbers), strict=True))
 
 
 def _running_axis(value: Value, windows: _Windows) -> tuple[int, bool] | None:
@@ -227,7 +179,7 @@ def _running_axis(value: Value, windows: _Windows) -> tuple[int, bool] | None:
     return None if moves != (ones, ones, ones) or others or not whole else (axis, high != 0)
 
 
-def _running_sum(graph: Graph, value: Value, windows: _Windows) -> Value | None:
+def _running_sum(graph: TensorGraph, value: Value, windows: _Windows) -> Value | None:
     """Return CumSum if windows are all elements up to each, or from each on; None otherwise."""
     if value.dtype == bool or (way := _running_axis(value, windows)) is None:
         return None
@@ -242,7 +194,9 @@ def _running_sum(graph: Graph, value: Value, windows: _Windows) -> Value | None:
     )
 
 
-def _sum_in_order(graph: Graph, value: Value, axis: int, size: int, *, reverse: bool) -> Value:
+def _sum_in_order(
+    graph: TensorGraph, value: Value, axis: int, size: int, *, reverse: bool
+) -> Value:
     """Return running sums of small floats, each rounded before the next, as in XLA.
 
     The runtime rounds where it is told to, and not after its own sum of float16.
@@ -270,7 +224,7 @@ def _sum_in_order(graph: Graph, value: Value, axis: int, size: int, *, reverse: 
 
 
 def _padded(
-    graph: Graph, values: Sequence[Value], fillings: Sequence[Value], windows: _Windows
+    graph: TensorGraph, values: Sequence[Value], fillings: Sequence[Value], windows: _Windows
 ) -> list[Value]:
     between = [step - 1 for step in windows.base_dilations]
     return [
@@ -280,7 +234,7 @@ def _padded(
 
 
 def _slide(
-    graph: Graph, values: Sequence[Value], windows: _Windows, combine: _Combine
+    graph: TensorGraph, values: Sequence[Value], windows: _Windows, combine: _Combine
 ) -> list[Value]:
     """The reductions of all windows; the last dimension goes first, so that the order stays.
 
@@ -303,7 +257,7 @@ def _slide(
 
 
 def _fold(
-    graph: Graph,
+    graph: TensorGraph,
     op: Operation,
     values: Sequence[Value],
     starts: Sequence[Value],
@@ -339,7 +293,7 @@ def _fold(
 
 
 def _slide_by_rounds(
-    graph: Graph, region: Region, values: list[Value], windows: _Windows
+    graph: TensorGraph, region: Region, values: list[Value], windows: _Windows
 ) -> list[Value]:
     """The same along the dimensions that are left, in loops."""
     reduced = values
@@ -356,7 +310,7 @@ def _combinations(size: int) -> int:
 
 
 def _one_by_one(
-    graph: Graph,
+    graph: TensorGraph,
     values: Sequence[Value],
     axis: int,
     size: int,
@@ -378,7 +332,7 @@ def _one_by_one(
 
 
 def _along(
-    graph: Graph,
+    graph: TensorGraph,
     values: Sequence[Value],
     axis: int,
     size: int,
@@ -403,7 +357,7 @@ def _along(
 
 
 def _shifted(
-    graph: Graph,
+    graph: TensorGraph,
     first: Sequence[Value],
     second: Sequence[Value],
     axis: int,
@@ -420,7 +374,7 @@ def _shifted(
 
 
 def _reduce_so_far(
-    graph: Graph,
+    graph: TensorGraph,
     region: Region,
     values: Sequence[Value],
     starts: Sequence[Value],
@@ -439,13 +393,13 @@ def _reduce_so_far(
         line = graph.expand(nodes.reshape(graph, line, (size, *shape)))
         lines.append(nodes.reverse(graph, line, [0]) if reverse else line)
 
-    def step(body: Graph, number: Value, before: list[Value]) -> list[Value]:
+    def step(body: TensorGraph, number: Value, before: list[Value]) -> list[Value]:
         rows = [nodes.gather(body, line, number, 0) for line in lines]
         combined = region.apply(body, [*before, *rows])
         return [body.expand(value.broadcast_to(shape)) for value in combined] * 2
 
     inits = [nodes.broadcast_in_dim(graph, start, [], shape) for start in starts]
-    made = loop(graph, size, inits, step, row_shape=shape)
+    made = graph.loop(size, inits, step, row_shape=shape)
     results = []
     for reduced in made[len(values) :]:
         ordered = nodes.reverse(graph, reduced, [0]) if reverse else reduced
@@ -455,7 +409,7 @@ def _reduce_so_far(
 
 
 def _combine_neighbours(
-    graph: Graph,
+    graph: TensorGraph,
     region: Region,
     values: Sequence[Value],
     axis: int,
@@ -471,7 +425,7 @@ def _combine_neighbours(
     lines = [graph.expand(value) for value in values]
     shape = firsts[0].shape
 
-    def step(body: Graph, number: Value, before: list[Value]) -> list[Value]:
+    def step(body: TensorGraph, number: Value, before: list[Value]) -> list[Value]:
         start = nodes.elementwise(body, "Mul", nodes.elementwise(body, "Add", number, 1), dilation)
         start = body.expand(nodes.expand_dims(body, start, [0]))
         end = nodes.elementwise(body, "Add", start, length)
@@ -479,10 +433,10 @@ def _combine_neighbours(
         parts = [body.node("Slice", [line, start, end, *moves], shape=shape) for line in lines]
         return [reduced.broadcast_to(shape) for reduced in region.apply(body, [*before, *parts])]
 
-    return loop(graph, size - 1, firsts, step)
+    return graph.loop(size - 1, firsts, step)
 
 
-def _select_and_scatter(graph: Graph, op: Operation) -> Value:
+def _select_and_scatter(graph: TensorGraph, op: Operation) -> Value:
     """Return the array with each window's update at the element that its region chooses."""
     (value, source, start), (select, scatter) = op.operands, op.regions
     if 0 in (*source.shape, *value.shape):
@@ -495,7 +449,7 @@ def _select_and_scatter(graph: Graph, op: Operation) -> Value:
     table = _SCATTERED_OF_BOOLS if source.dtype == bool else _SCATTERED
     reducer = table.get(reducer_of(scatter))
     if reducer is None:
-        op.refuse("ONNX has no reduction for how it combines several updates of one element")
+        op.refuse("it combines several updates of one element by no reduction")
     made_of = np.dtype(np.uint8) if source.dtype == bool else source.dtype
 
     def choose(first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
@@ -514,14 +468,15 @@ def _select_and_scatter(graph: Graph, op: Operation) -> Value:
     updates = nodes.cast(graph, source, made_of)
     flat = [graph.expand(nodes.reshape(graph, v, [product(v.shape)])) for v in (chosen, updates)]
     data = graph.expand(nodes.cast(graph, start, made_of).broadcast_to((count,)))
-    made = graph.node("ScatterElements", [data, *flat], shape=[count], axis=0, reduction=reducer)
+    matrix, updates = (nodes.expand_dims(graph, v, [1]) for v in (data, flat[1]))
+    made = graph.scatter_rows(
+        graph.expand(matrix), flat[0], graph.expand(updates), reducer, unique=False
+    )
     return nodes.cast(graph, nodes.reshape(graph, made, value.shape), source.dtype)
 
 
 RULES = {
-    "stablehlo.reduce_window": Rule(
-        _reduce_window, WINDOW_ATTRIBUTES, narrow=NarrowResults.CONVERTED_SUMS
-    ),
+    "stablehlo.reduce_window": Rule(_reduce_window, WINDOW_ATTRIBUTES),
     "stablehlo.select_and_scatter": Rule(
         _select_and_scatter, ("padding", "window_dimensions", "window_strides")
     ),

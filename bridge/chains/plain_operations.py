@@ -1,0 +1,92 @@
+"""The orders of a chain in TensorFlow's own operations, which need no XLA."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable
+
+from bridge.chains.orders import ChainOptions
+from savedmodel.tensorflow_graph import TensorFlowGraph
+from xla_call_module.call import CallModule
+from xla_call_module.checks import SHAPE_ASSERTIONS
+from xla_call_module.errors import ShardingError
+from xla_call_module.passes.module_pass import UnparsedCall
+from xla_call_module.passes.pipeline import Artifact, Prepared, Target, prepare, prepare_chain
+
+__all__ = ["lower_orders", "lower_written"]
+
+
+def lower_orders(
+    calls: Iterable[CallModule | UnparsedCall],
+    prepared: Prepared,
+    options: ChainOptions,
+    *,
+    known: Collection[str] = (),
+    first_order: int = 0,
+) -> tuple[TensorFlowGraph, ...]:
+    """Return for each order what it computes, of TensorFlow's own operations.
+
+    They are made of the modules as they were exported, with calls of LAPACK, for which TensorFlow
+    has kernels. Of what differs from platform to platform they are the branch of the CPU.
+
+    Args:
+        calls: the function, its VJP, the VJP of that, …, as `prepare_chain` takes them.
+        prepared: the same orders as XLA has them, whose arguments and results the graphs have.
+        options: those of the passes.
+        known: keys of constants whose values are at hand already.
+        first_order: the order of the first call.
+
+    Raises:
+        ShardingError: the function is for several devices.
+        InteropError: TensorFlow has no operations that compute it, with its source line.
+    """
+    (first, *_) = prepared.calls
+    _refuse_devices(first)
+    target = dataclasses.replace(_one_platform(first), hoist_from=options.hoist_constants)
+    values = {*known, *prepared.constants}
+    plain = prepare_chain(calls, target, residuals=options.residuals, known=values)
+    pairs = zip(plain.calls, prepared.calls, strict=True)
+    return tuple(_lower(*pair, asserts=not order) for order, pair in enumerate(pairs, first_order))
+
+
+def lower_written(call: CallModule, *, order: int) -> TensorFlowGraph:
+    """Return what a call of a file computes, of TensorFlow's own operations.
+
+    Args:
+        call: the call, as a file has it.
+        order: the order of the gradient that it is in; 0 for none.
+
+    Raises:
+        ShardingError: the function is for several devices.
+        InteropError: TensorFlow has no operations that compute it.
+    """
+    _refuse_devices(call)
+    (one,) = prepare(call, _one_platform(call)).calls
+    return _lower(one, call, asserts=not order)
+
+
+def _refuse_devices(call: CallModule) -> None:
+    if call.nr_devices != 1:
+        raise ShardingError(
+            f"{call.name} is for {call.nr_devices} devices, and TensorFlow's operations are for "
+            'one. To do: export it without shardings, or leave out operations="tensorflow".'
+        )
+
+
+def _one_platform(call: CallModule) -> Target:
+    platform = "cpu" if "cpu" in call.platforms else call.platforms[0]
+    return Target(artifact=Artifact.UNCHANGED, platforms=(platform,))
+
+
+def _lower(plain: CallModule, portable: CallModule, *, asserts: bool) -> TensorFlowGraph:
+    from bridge.tf_operations.lowering import lower_call  # which imports the rules of all of it
+
+    # Where linear algebra is lowered, other arguments may be left.
+    call = plain if _interface(plain) == _interface(portable) else portable
+    is_checked = asserts and SHAPE_ASSERTIONS not in call.disabled_checks
+    return lower_call(call, shape_assertions=is_checked)
+
+
+def _interface(call: CallModule) -> tuple[object, ...]:
+    specs = (*call.operands, *call.results)
+    return call.kept, call.hoisted, tuple((spec.dtype, spec.shape) for spec in specs)

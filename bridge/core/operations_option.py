@@ -1,0 +1,24 @@
+"""The option `operations`: whether XLA compiles a module, or TensorFlow's own operations run."""
+
+from __future__ import annotations
+
+from xla_call_module.errors import StructureError
+
+__all__ = ["OPERATIONS", "XLA", "parse_operations"]
+
+XLA = "xla"
+# The default, and what the verbs take besides.
+OPERATIONS = (XLA, "tensorflow")
+
+
+def parse_operations(operations: object) -> bool:
+    """Return whether calls run as TensorFlow's own operations.
+
+    Raises:
+        StructureError: it is none of `OPERATIONS`.
+    """
+    if operations not in OPERATIONS:
+        raise StructureError(
+            f"operations is {operations!r}; expected one of {', '.join(map(repr, OPERATIONS))}."
+        )
+    return operations != XLA

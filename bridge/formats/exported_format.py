@@ -1,0 +1,146 @@
+"""Serialized `Exported`s, and StableHLO as text or bytecode, as formats: one function in a file."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bridge.formats.file_format import FileFormat
+from savedmodel.model import DEFAULT_SIGNATURE
+from xla_call_module.errors import StructureError, quote
+
+if TYPE_CHECKING:
+    from jax import export
+
+    from bridge.formats.runnable import Runnable
+    from bridge.inspecting.report import FileReport
+    from xla_call_module.call import CallModule
+    from xla_call_module.dtypes import Array
+
+__all__ = ["EXPORTED", "STABLEHLO"]
+
+
+def _is_stablehlo(path: str, head: bytes) -> bool:
+    from bridge.loading.mlir_files import is_mlir
+
+    del path
+    return is_mlir(head)
+
+
+def _is_exported(path: str, head: bytes) -> bool:
+    """Return true: what is no other file is refused as one of these, which begin with no sign."""
+    del path, head
+    return True
+
+
+def _read_stablehlo(path: str | os.PathLike[str]) -> CallModule:
+    from bridge.core.exported_file import MAX_EXPORTED_BYTES
+    from bridge.loading.mlir_files import call_of_file
+    from bridge.sources.boundary_casts import cast_at_boundary
+    from savedmodel.files.model_folder import read_file
+
+    content = read_file(path, limit=MAX_EXPORTED_BYTES)
+    return call_of_file(Path(path), content, prepare=cast_at_boundary)
+
+
+def _inspect_stablehlo(path: str | os.PathLike[str]) -> FileReport:
+    from bridge.inspecting.call_report import report_of_calls
+
+    # A module does not say for which platforms it was lowered.
+    return report_of_calls(
+        Path(path), [_read_stablehlo(path)], writer="StableHLO", any_platform=True
+    )
+
+
+def _inspect_exported(path: str | os.PathLike[str]) -> FileReport:
+    from bridge.core.exported_file import call_of_exported, read_exported
+    from bridge.inspecting.call_report import report_of_calls
+
+    exported = read_exported(path, stand_ins=True)
+    calls = [call_of_exported(exported, carried=True)]
+    while exported.has_vjp():
+        exported = exported.vjp()
+        calls.append(call_of_exported(exported, carried=True))
+    return report_of_calls(Path(path), calls, writer="jax.export")
+
+
+def _open_stablehlo(path: str, signature: str | None) -> Runnable:
+    from bridge.loading.exported_from_call import exported_from_call
+
+    _check_alone(path, signature)
+    return _runnable(exported_from_call(_read_stablehlo(path)))
+
+
+def _open_exported(path: str, signature: str | None) -> Runnable:
+    from bridge.core.exported_file import read_exported
+
+    _check_alone(path, signature)
+    return _runnable(read_exported(path, stand_ins=True))
+
+
+def _check_alone(path: str, signature: str | None) -> None:
+    if signature not in (None, DEFAULT_SIGNATURE):
+        raise StructureError(f"{path} is one function. To do: leave out --signature.")
+
+
+def _runnable(exported: export.Exported) -> Runnable:
+    import jax
+    from jax import tree_util
+
+    from bridge.core.exported_file import call_of_exported
+    from bridge.core.keys import to_logical, to_physical
+    from bridge.core.names import input_names, output_names
+    from bridge.formats.runnable import Runnable
+    from xla_call_module.exported import argument_specs
+    from xla_call_module.stablehlo.refining import accepts_sizes
+
+    call = call_of_exported(exported)
+    specs = argument_specs(exported)
+    names = input_names(call.name, call, range(len(specs)), None)
+
+    def bind(arrays: Mapping[str, Array]) -> Callable[[], Sequence[Any]]:
+        avals = zip(names, exported.in_avals, strict=True)
+        leaves = [jax.device_put(to_logical(arrays[name], aval)) for name, aval in avals]
+        args, kwargs = tree_util.tree_unflatten(exported.in_tree, leaves)
+        function = jax.jit(exported.call)
+
+        def run() -> Sequence[Any]:
+            try:
+                results = jax.block_until_ready(function(*args, **kwargs))
+            except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+                raise StructureError(
+                    f"JAX cannot call {call.name}, exported for {', '.join(exported.platforms)} "
+                    f"and {exported.nr_devices} device(s): {quote(error)}. To do: run it where it "
+                    "was exported for."
+                ) from error
+            return [to_physical(leaf) for leaf in tree_util.tree_leaves(results)]
+
+        return run
+
+    return Runnable(
+        name=call.name,
+        inputs=dict(zip(names, specs, strict=True)),
+        outputs=tuple(output_names(call.name, call, None)) if call.results else (),
+        bind=bind,
+        defaults={},
+        accepts=functools.partial(accepts_sizes, call),
+    )
+
+
+STABLEHLO = FileFormat(
+    name="StableHLO",
+    recognises=_is_stablehlo,
+    inspect=_inspect_stablehlo,
+    open=_open_stablehlo,
+    is_source=True,
+)
+EXPORTED = FileFormat(
+    name="a serialized Exported",
+    recognises=_is_exported,
+    inspect=_inspect_exported,
+    open=_open_exported,
+    is_source=True,
+)

@@ -1,0 +1,191 @@
+"""ONNX models as a format: inspected by the package `onnx`, called by ONNX Runtime."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bridge.formats.file_format import (
+    Conversion,
+    ConvertCommand,
+    FileFormat,
+    Runtime,
+    RuntimeCall,
+)
+from savedmodel.model import DEFAULT_SIGNATURE
+from xla_call_module.errors import (
+    FormatError,
+    InteropError,
+    MissingDependencyError,
+    StructureError,
+    quote,
+)
+
+if TYPE_CHECKING:
+    from bridge.formats.runnable import Runnable
+    from bridge.inspecting.report import FileReport
+    from bridge.inspecting.written_file import WrittenFile
+    from xla_call_module.call import TensorSpec
+    from xla_call_module.dtypes import Array
+
+__all__ = ["ONNX"]
+
+_SUFFIX = ".onnx"
+_EXTERNAL_DATA: Mapping[str, str | bool] = {"auto": "auto", "yes": True, "no": False}
+
+
+def _recognises(path: str, head: bytes) -> bool:
+    return bool(head) and path.endswith(_SUFFIX)
+
+
+def _inspect(path: str | os.PathLike[str]) -> FileReport:
+    from bridge.onnx.onnx_report import report_of_onnx
+
+    return report_of_onnx(Path(path))
+
+
+def _open(path: str, signature: str | None) -> Runnable:
+    from bridge.formats.runnable import Runnable
+
+    if signature not in (None, DEFAULT_SIGNATURE):
+        raise StructureError(f"{path} is one function. To do: leave out --signature.")
+    session = _session(path)
+
+    def bind(arrays: Mapping[str, Array]) -> Callable[[], Sequence[Any]]:
+        return lambda: _run(session, dict(arrays), path)
+
+    return Runnable(
+        name=Path(path).stem,
+        inputs={value.name: _spec(value, path) for value in session.get_inputs()},
+        outputs=tuple(value.name for value in session.get_outputs()),
+        bind=bind,
+        defaults={},
+    )
+
+
+def _session(path: str) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"To run {path} needs onnxruntime, which is not installed. To do: pip install "
+            "onnxruntime."
+        ) from error
+    try:
+        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        # Each of its errors is a class of its own, below Exception alone.
+        raise FormatError(
+            f"{path} is no ONNX model that onnxruntime {onnxruntime.__version__} runs: "
+            f"{quote(error)}. To do: write it again, or take another onnxruntime."
+        ) from error
+
+
+def _run(session: Any, feeds: Mapping[str, Array], path: str) -> Sequence[Any]:
+    try:
+        return list(session.run(None, feeds))
+    except Exception as error:
+        raise InteropError(
+            f"onnxruntime does not run {path}: {quote(error)}. To do: pass arrays that it takes."
+        ) from error
+
+
+def _spec(value: Any, path: str) -> TensorSpec:
+    """Return the spec of an input of a session, whose type reads `tensor(float)`."""
+    from xla_call_module.call import TensorSpec
+    from xla_call_module.dtypes import dtype_from_name
+
+    named = {"float": "float32", "double": "float64"}
+    element = str(value.type).removeprefix("tensor(").removesuffix(")")
+    dtype = dtype_from_name(named.get(element, element), where=f"The input {value.name} of {path}")
+    shape = tuple(
+        dim if isinstance(dim, int) else _dimension(dim, f"{value.name}_{axis}")
+        for axis, dim in enumerate(value.shape)
+    )
+    return TensorSpec(shape, dtype, value.name)
+
+
+def _dimension(dim: Any, name: str) -> str:
+    """Return a dimension that is a variable, or an expression of some as this package writes it."""
+    from xla_call_module.dimensions import symbols
+
+    try:
+        symbols(str(dim))
+    except InteropError:
+        return name
+    return str(dim) if dim else name
+
+
+def _prepare(call: RuntimeCall) -> Callable[[], Sequence[Any]]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(call.path, options, providers=["CPUExecutionProvider"])
+    # Inputs of narrow types are of a wider one in the model.
+    feeds = {
+        value.name: call.inputs[value.name].astype(_spec(value, call.path).dtype.numpy)
+        for value in session.get_inputs()
+    }
+    return lambda: session.run(None, feeds)
+
+
+def _convert(request: Conversion) -> WrittenFile:
+    from bridge.onnx.conversion import save_onnx
+
+    source: Any = request.source
+    if request.signatures:
+        source = _signature(source, request.signatures)
+    return save_onnx(
+        source,
+        request.target,
+        gradient_order=request.gradient_order,
+        external_data=_EXTERNAL_DATA[request.options.get("external_data", "auto")],
+        platform=request.platform,
+        opset=request.options.get("opset"),
+        overwrite=request.overwrite,
+    )
+
+
+def _signature(source: str, keys: Sequence[str]) -> Any:
+    from bridge.load import load
+
+    signatures = load(source).signatures
+    if len(keys) > 1:
+        raise StructureError("An ONNX model is one function. To do: name one signature.")
+    if keys[0] not in signatures:
+        raise StructureError(
+            f"{source} has no signature {keys[0]!r}; it has {', '.join(map(repr, signatures))}. "
+            "To do: name one of these."
+        )
+    return signatures[keys[0]]
+
+
+ONNX = FileFormat(
+    name="an ONNX model",
+    recognises=_recognises,
+    inspect=_inspect,
+    open=_open,
+    runtime=Runtime(
+        name="ONNX Runtime",
+        option="onnx",
+        wheels=("onnxruntime",),
+        modules=("onnxruntime",),
+        prepare=_prepare,
+    ),
+    convert=_convert,
+    command=ConvertCommand(
+        name="onnx",
+        suffix=_SUFFIX,
+        options={
+            "opset": {"type": int, "help": "the version of ONNX's operations"},
+            "external_data": {
+                "choices": tuple(_EXTERNAL_DATA),
+                "default": "auto",
+                "help": "whether weights are in a file of their own; by default past 1 GiB",
+            },
+        },
+    ),
+)

@@ -1,0 +1,157 @@
+"""Operations on the bits of integers, and the bits of one dtype read as another one."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bridge.core_ops.stablehlo_operation import Emit, Operation, Rule
+from bridge.graphs import nodes
+from bridge.graphs.values import Value
+from bridge.tf_operations.operation_graph import Graph
+from xla_call_module.dtypes import Array
+
+__all__ = ["RULES", "bitcast", "in_total_order"]
+
+# Of each dtype of floats the bits of the exponent and of the fraction.
+_FORMATS = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "float64": (11, 52)}
+
+
+def _bits_of(value: Value) -> int:
+    return 8 * value.dtype.itemsize
+
+
+def bitcast(graph: Graph, value: Value, dtype: Any) -> Value:
+    """Return the bits of elements as those of another dtype of the same size."""
+    kind = np.dtype(dtype)
+    if value.dtype == kind:
+        return value
+    if value.array is not None:
+        array: Array = np.ascontiguousarray(value.array).view(kind).reshape(value.array.shape)
+        return Value(kind, value.shape, value.unbroadcast_shape, array=array)
+    if "int" in value.dtype.name and "int" in kind.name:
+        return nodes.cast(graph, value, kind)
+    made = graph.node("Bitcast", [value], shape=value.unbroadcast_shape, dtype=kind)
+    return made.broadcast_to(value.shape)
+
+
+def _bitcast_convert(graph: Graph, op: Operation) -> Value:
+    """Return the bits as elements of another size, too, of which there are more or fewer."""
+    (value,), dtype = op.operands, op.result.dtype
+    if value.dtype.itemsize == dtype.itemsize:
+        return bitcast(graph, value, dtype)
+    known = value.shape[: len(op.result.shape)]
+    more = tuple(dim for dim in op.result.shape[len(known) :] if dim is not None)
+    shape = (*known, *more)
+    return graph.node("Bitcast", [graph.expand(value)], shape=shape, dtype=dtype)
+
+
+def _unsigned(graph: Graph, value: Value) -> Value:
+    return nodes.cast(graph, value, f"uint{_bits_of(value)}")
+
+
+def _shift(op_type: str) -> Emit:
+    """Return the rule of a shift that brings in zeros, alone if it is by all bits or more."""
+
+    def emit(graph: Graph, op: Operation) -> Value:
+        value, amount = op.operands
+        bits, by = _unsigned(graph, value), _unsigned(graph, amount)
+        moved = nodes.elementwise(graph, op_type, bits, by)
+        if by.array is None or (by.array >= _bits_of(value)).any():
+            inside = nodes.elementwise(graph, "Less", by, _bits_of(value))
+            moved = nodes.where(graph, inside, moved, 0)
+        return nodes.cast(graph, moved, value.dtype)
+
+    return emit
+
+
+def _shift_right_arithmetic(graph: Graph, op: Operation) -> Value:
+    """Return a shift that brings in the sign."""
+    value, amount = op.operands
+    signed, by = nodes.cast(graph, value, f"int{_bits_of(value)}"), _unsigned(graph, amount)
+    if by.array is None or (by.array > _bits_of(value) - 1).any():
+        by = nodes.elementwise(graph, "Min", by, _bits_of(value) - 1)
+    by = nodes.cast(graph, by, signed.dtype)
+    return nodes.cast(graph, nodes.elementwise(graph, "RightShift", signed, by), value.dtype)
+
+
+def _popcnt(graph: Graph, op: Operation) -> Value:
+    return _count_ones(graph, *op.operands)
+
+
+def _count_ones(graph: Graph, value: Value) -> Value:
+    kind = np.dtype(np.uint8)
+    made = graph.node("PopulationCount", [value], shape=value.unbroadcast_shape, dtype=kind)
+    return nodes.cast(graph, made.broadcast_to(value.shape), value.dtype)
+
+
+def _count_leading_zeros(graph: Graph, op: Operation) -> Value:
+    """Return the number of bits that stay 0 when all those behind the first 1 are set."""
+    (value,), do = op.operands, partial(nodes.elementwise, graph)
+    bits, reach = _unsigned(graph, value), 1
+    while reach < _bits_of(value):
+        bits = do("BitwiseOr", bits, do("RightShift", bits, reach))
+        reach *= 2
+    ones = nodes.cast(graph, _count_ones(graph, bits), value.dtype)
+    return do("Sub", _bits_of(value), ones)
+
+
+def in_total_order(graph: Graph, value: Value) -> Value:
+    """Return integers that are in the order of floats: -NaN, -inf, …, -0, 0, …, inf, NaN."""
+    if value.dtype.name.startswith("float8"):
+        value = nodes.cast(graph, value, np.float32)
+    do, signed = partial(nodes.elementwise, graph), np.dtype(f"int{_bits_of(value)}")
+    bits = bitcast(graph, value, signed)
+    flipped = do("BitwiseXor", bits, int(np.iinfo(signed).max))
+    return nodes.where(graph, do("Less", bits, 0), flipped, bits)
+
+
+def _reduce_precision(graph: Graph, op: Operation) -> Value:
+    """Round to fewer bits of the fraction, and to 0 and infinity for fewer of the exponent."""
+    (value,), do = op.operands, partial(nodes.elementwise, graph)
+    exponents, fractions = op.integer("exponent_bits"), op.integer("mantissa_bits")
+    if value.dtype.name not in _FORMATS:
+        op.refuse(f"it is of {value.dtype.name}")
+    own_exponents, own_fractions = _FORMATS[value.dtype.name]
+    unsigned = np.dtype(f"uint{_bits_of(value)}")
+    bits = bitcast(graph, value, unsigned)
+    if fractions < own_fractions:
+        dropped = own_fractions - fractions
+        last = do("BitwiseAnd", do("RightShift", bits, dropped), 1)
+        bits = do("Add", bits, do("Add", last, (1 << (dropped - 1)) - 1))
+        kept = int(np.iinfo(unsigned).max) >> dropped << dropped
+        bits = do("BitwiseAnd", bits, kept)
+    rounded = bitcast(graph, bits, value.dtype)
+    if exponents < own_exponents:
+        rounded = _with_exponent(graph, rounded, exponents, fractions, value)
+    return nodes.where(graph, do("IsNaN", value), value, rounded)
+
+
+def _with_exponent(
+    graph: Graph, rounded: Value, exponents: int, fractions: int, value: Value
+) -> Value:
+    """Return infinity for what is greater than an exponent of some bits has, 0 for what is less."""
+    do = partial(nodes.elementwise, graph)
+    bias = (1 << (exponents - 1)) - 1
+    size = do("Abs", rounded)
+    greatest = float(np.ldexp(2.0 - 2.0**-fractions, bias))
+    least = float(np.ldexp(1.0, 1 - bias))
+    zero = do("Mul", rounded, 0)
+    infinite = nodes.where(graph, do("Less", value, 0), -np.inf, nodes.constant_like(value, np.inf))
+    small = nodes.where(graph, do("Less", size, least), zero, rounded)
+    return nodes.where(graph, do("Greater", size, greatest), infinite, small)
+
+
+RULES = {
+    "stablehlo.bitcast_convert": Rule(_bitcast_convert, expand=False),
+    "stablehlo.count_leading_zeros": Rule(_count_leading_zeros, expand=False),
+    "stablehlo.popcnt": Rule(_popcnt, expand=False),
+    "stablehlo.reduce_precision": Rule(
+        _reduce_precision, ("exponent_bits", "mantissa_bits"), expand=False
+    ),
+    "stablehlo.shift_left": Rule(_shift("LeftShift"), expand=False),
+    "stablehlo.shift_right_arithmetic": Rule(_shift_right_arithmetic, expand=False),
+    "stablehlo.shift_right_logical": Rule(_shift("RightShift"), expand=False),
+}

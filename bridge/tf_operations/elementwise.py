@@ -1,0 +1,294 @@
+"""Operations of one element at a time."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bridge.core_ops import elementary
+from bridge.core_ops.integer_division import divide_integers, remainder_of_integers, whole_power
+from bridge.core_ops.regions import is_identity
+from bridge.core_ops.softmaxes import fuse_log_softmax, fuse_softmax
+from bridge.core_ops.stablehlo_operation import Emit, Operation, Rule
+from bridge.graphs import nodes
+from bridge.graphs.size_arithmetic import compare_sizes, compute_sizes
+from bridge.graphs.values import Value
+from bridge.tf_operations.bits import in_total_order
+from bridge.tf_operations.fusions import fuse_mean
+from bridge.tf_operations.operation_graph import Graph
+from xla_call_module.size_polynomials import broadcast, lower_bound
+from xla_call_module.stablehlo.attributes import comparison_direction
+
+__all__ = ["RULES", "native"]
+
+_ACCURACY = ("result_accuracy",)  # a permission to be less precise, of which no use is made
+
+
+def native(op_type: str) -> Emit:
+    """Return the rule of an operation that TensorFlow has with the same meaning."""
+
+    def emit(graph: Graph, op: Operation) -> Value:
+        return nodes.elementwise(graph, op_type, *op.operands)
+
+    return emit
+
+
+def _is_complex(value: Value) -> bool:
+    return value.dtype.kind == "c"
+
+
+def _part(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of the parts of complex numbers."""
+    return np.dtype(f"f{dtype.itemsize // 2}")
+
+
+def _unary(graph: Graph, op_type: str, value: Value, dtype: np.dtype[Any]) -> Value:
+    made = graph.node(op_type, [value], shape=value.unbroadcast_shape, dtype=dtype)
+    return made.broadcast_to(value.shape)
+
+
+def _compute(graph: Graph, op: Operation, op_type: str, of_bools: str) -> Value:
+    """Return the result of an operation of numbers or sizes, with another name of truth values."""
+    known = compute_sizes(op.name.removeprefix("stablehlo."), op.operands)
+    if known is not None:
+        return known
+    chosen = of_bools if op.operands[0].dtype == bool else op_type
+    return nodes.elementwise(graph, chosen, *op.operands)
+
+
+def _arithmetic(op_type: str, of_bools: str) -> Emit:
+    return lambda graph, op: _compute(graph, op, op_type, of_bools)
+
+
+def _subtract(graph: Graph, op: Operation) -> Value:
+    left, right = op.operands
+    if left.is_float and (fused := fuse_log_softmax(graph, left, right)) is not None:
+        return fused
+    return _compute(graph, op, "Sub", "NotEqual")
+
+
+def _bitwise(op_type: str, of_bools: str) -> Emit:
+    """The rule of an operation of truth values, or of the bits of integers."""
+
+    def emit(graph: Graph, op: Operation) -> Value:
+        if op.operands[0].dtype != bool:
+            return nodes.elementwise(graph, f"Bitwise{op_type}", *op.operands)
+        decided = _DECIDED.get(op_type)
+        for value in op.operands:
+            if value.scalar is not None and bool(value.scalar) == decided:
+                return value.broadcast_to(broadcast([operand.shape for operand in op.operands]))
+        return nodes.elementwise(graph, of_bools, *op.operands)
+
+    return emit
+
+
+_DECIDED = {"And": False, "Or": True}  # by an operand of this value, whatever the other one is
+_ORDERS = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+
+
+def _not(graph: Graph, op: Operation) -> Value:
+    """Return the complement; of an order, of which Grappler would make the other one."""
+    (value,) = op.operands
+    if value.dtype != bool:
+        return nodes.elementwise(graph, "BitwiseNot", value)
+    source = graph.producer(value)
+    if source is not None and source.op_type in _ORDERS:
+        return nodes.elementwise(graph, "NotEqual", value, True)
+    return nodes.elementwise(graph, "Not", value)
+
+
+def _maximum(graph: Graph, op: Operation) -> Value:
+    """Return a maximum, or Relu where one operand is zero."""
+    left, right = op.operands
+    shape = broadcast([left.shape, right.shape])
+    for value, other in ((left, right), (right, left)):
+        if is_identity("maximum", other):
+            return value.broadcast_to(shape)
+        if value.is_float and value.array is None and other.scalar in (0,):
+            return nodes.elementwise(graph, "Relu", value).broadcast_to(shape)
+    return _compute(graph, op, "Max", "Or")
+
+
+def _abs(graph: Graph, op: Operation) -> Value:
+    (value,) = op.operands
+    if _is_complex(value):
+        return _unary(graph, "ComplexAbs", value, _part(value.dtype))
+    return value if value.is_unsigned else nodes.elementwise(graph, "Abs", value)
+
+
+def _negate(graph: Graph, op: Operation) -> Value:
+    (value,) = op.operands
+    if value.is_unsigned:
+        return nodes.elementwise(graph, "Sub", 0, value)
+    return nodes.elementwise(graph, "Neg", value)
+
+
+def _sign(graph: Graph, op: Operation) -> Value:
+    """Return the sign, of zeros and NaN themselves."""
+    (value,), do = op.operands, partial(nodes.elementwise, graph)
+    if value.sizes is not None and all((lower_bound(dim) or 0) > 0 for dim in value.sizes):
+        return nodes.constant_like(value, 1).broadcast_to(value.shape)
+    if value.is_unsigned:
+        return nodes.cast(graph, do("NotEqual", value, 0), value.dtype)
+    if _is_complex(value):
+        size = _unary(graph, "ComplexAbs", value, _part(value.dtype))
+        quotient = do("Div", value, _complex(graph, size, nodes.constant_like(size, 0)))
+        return nodes.where(graph, do("Equal", size, 0), value, quotient)
+    sign = do("Sign", value)
+    if not value.is_float:
+        return sign
+    return nodes.where(graph, do("Greater", do("Abs", value), 0), sign, value)
+
+
+def _complex(graph: Graph, real: Value, imag: Value) -> Value:
+    shape = broadcast([real.unbroadcast_shape, imag.unbroadcast_shape])
+    kind = np.dtype(f"c{2 * real.dtype.itemsize}")
+    real, imag = (value.broadcast_to(shape) for value in (real, imag))
+    parts = [graph.expand(real), graph.expand(imag)]
+    return graph.node("Complex", parts, shape=shape, dtype=kind)
+
+
+def _make_complex(graph: Graph, op: Operation) -> Value:
+    real, imag = op.operands
+    return _complex(graph, real, imag).broadcast_to(broadcast([real.shape, imag.shape]))
+
+
+def _real(graph: Graph, op: Operation) -> Value:
+    (value,) = op.operands
+    return _unary(graph, "Real", value, _part(value.dtype)) if _is_complex(value) else value
+
+
+def _imag(graph: Graph, op: Operation) -> Value:
+    (value,) = op.operands
+    if _is_complex(value):
+        return _unary(graph, "Imag", value, _part(value.dtype))
+    return nodes.constant_like(value, 0).broadcast_to(value.shape)
+
+
+def _divide(graph: Graph, op: Operation) -> Value:
+    known = compute_sizes("divide", op.operands)
+    if known is not None:
+        return known
+    dividend, divisor = op.operands
+    if not dividend.is_float:
+        return divide_integers(graph, op)
+    fused = fuse_softmax(graph, dividend, divisor) or fuse_mean(graph, dividend, divisor)
+    return fused or nodes.elementwise(graph, "Div", dividend, divisor)
+
+
+def _remainder(graph: Graph, op: Operation) -> Value:
+    known = compute_sizes("remainder", op.operands)
+    if known is not None:
+        return known
+    if op.operands[0].is_float:
+        return nodes.elementwise(graph, "FloatMod", *op.operands)
+    return remainder_of_integers(graph, op)
+
+
+def _power(graph: Graph, op: Operation) -> Value:
+    base, exponent = op.operands
+    if not base.is_float:
+        return whole_power(graph, base, exponent)
+    if exponent.scalar == 2:
+        return nodes.elementwise(graph, "Mul", base, base)
+    return nodes.elementwise(graph, "Pow", base, exponent)
+
+
+_COMPARISONS = {"EQ": "Equal", "GE": "GreaterOrEqual", "GT": "Greater", "LE": "LessOrEqual",
+                "LT": "Less", "NE": "NotEqual"}  # fmt: skip
+_KINDS = ("", "FLOAT", "NOTYPE", "SIGNED", "TOTALORDER", "UNSIGNED")
+
+
+def _compare(graph: Graph, op: Operation) -> Value:
+    direction = comparison_direction(op.raw)
+    known = compare_sizes(direction, op.operands)
+    if known is not None:
+        return known
+    left, right = op.operands
+    kind = op.text("compare_type").split(" ")[-1].rstrip(">")
+    if kind not in _KINDS:
+        op.refuse(f"its order is {kind}; known are {', '.join(filter(None, _KINDS))}")
+    if kind == "TOTALORDER" and left.is_float:
+        left, right = (in_total_order(graph, value) for value in (left, right))
+    if left.dtype == bool and direction not in ("EQ", "NE"):
+        left, right = (nodes.cast(graph, value, "uint8") for value in (left, right))
+    return nodes.elementwise(graph, _COMPARISONS[direction], left, right)
+
+
+def _select(graph: Graph, op: Operation) -> Value:
+    return nodes.where(graph, *op.operands)
+
+
+def _clamp(graph: Graph, op: Operation) -> Value:
+    low, value, high = op.operands
+    known = compute_sizes("maximum", [value, low])
+    raised = known or nodes.elementwise(graph, "Max", value, low)
+    known = compute_sizes("minimum", [raised, high])
+    return known or nodes.elementwise(graph, "Min", raised, high)
+
+
+def _convert(graph: Graph, op: Operation) -> Value:
+    """Return numbers of another dtype; floats beyond the integers become the nearest of them."""
+    (value,), dtype = op.operands, op.result.dtype
+    if _is_complex(value) and dtype.kind != "c":
+        value = _unary(graph, "Real", value, _part(value.dtype))
+    if dtype == bool and value.dtype != bool:
+        return nodes.elementwise(graph, "NotEqual", value, 0)
+    if value.is_float and not _is_complex(value) and "int" in dtype.name:
+        return _to_integers(graph, value, dtype)
+    return graph.cast(value, dtype)
+
+
+def _to_integers(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
+    """Return floats as integers: NaN is 0, and what is beyond them the least or the greatest."""
+    do, bounds = partial(nodes.elementwise, graph), np.iinfo(dtype)
+    if value.dtype.itemsize < 4:
+        value = nodes.cast(graph, value, np.float32)
+    least, beyond = float(bounds.min), float(bounds.max + 1)
+    numbers = nodes.where(graph, do("IsNaN", value), 0, do("Max", value, least))
+    is_beyond = do("GreaterOrEqual", numbers, beyond)
+    made = graph.cast(nodes.where(graph, is_beyond, 0, numbers), dtype)
+    return nodes.where(graph, is_beyond, int(bounds.max), made)
+
+
+# Operations that TensorFlow has with the same meaning.
+_SAME = {
+    "ceil": "Ceil", "cosine": "Cos", "exponential": "Exp", "exponential_minus_one": "Expm1",
+    "floor": "Floor", "log": "Log", "log_plus_one": "Log1p", "logistic": "Sigmoid",
+    "round_nearest_even": "Round", "rsqrt": "Rsqrt", "sine": "Sin", "sqrt": "Sqrt", "tan": "Tan",
+    "tanh": "Tanh",
+}  # fmt: skip
+RULES = {
+    **{
+        f"stablehlo.{name}": Rule(native(op_type), _ACCURACY, expand=False)
+        for name, op_type in _SAME.items()
+    },
+    "stablehlo.abs": Rule(_abs, expand=False),
+    "stablehlo.add": Rule(_arithmetic("Add", "Or"), expand=False),
+    "stablehlo.and": Rule(_bitwise("And", "And"), expand=False),
+    "stablehlo.atan2": Rule(native("Atan2"), _ACCURACY, expand=False),
+    "stablehlo.cbrt": Rule(elementary.cbrt, _ACCURACY, expand=False),
+    "stablehlo.clamp": Rule(_clamp, expand=False),
+    "stablehlo.compare": Rule(_compare, ("compare_type", "comparison_direction"), expand=False),
+    "stablehlo.complex": Rule(_make_complex, expand=False),
+    "stablehlo.convert": Rule(_convert, expand=False),
+    "stablehlo.divide": Rule(_divide, expand=False),
+    "stablehlo.imag": Rule(_imag, expand=False),
+    "stablehlo.is_finite": Rule(native("IsFinite"), expand=False),
+    "stablehlo.maximum": Rule(_maximum, expand=False),
+    "stablehlo.minimum": Rule(_arithmetic("Min", "And"), expand=False),
+    "stablehlo.multiply": Rule(_arithmetic("Mul", "And"), expand=False),
+    "stablehlo.negate": Rule(_negate, expand=False),
+    "stablehlo.not": Rule(_not, expand=False),
+    "stablehlo.or": Rule(_bitwise("Or", "Or"), expand=False),
+    "stablehlo.power": Rule(_power, _ACCURACY, expand=False),
+    "stablehlo.real": Rule(_real, expand=False),
+    "stablehlo.remainder": Rule(_remainder, expand=False),
+    "stablehlo.round_nearest_afz": Rule(elementary.round_half_away, expand=False),
+    "stablehlo.select": Rule(_select, expand=False),
+    "stablehlo.sign": Rule(_sign, expand=False),
+    "stablehlo.subtract": Rule(_subtract, expand=False),
+    "stablehlo.xor": Rule(_bitwise("Xor", "NotEqual"), expand=False),
+}

@@ -1,0 +1,360 @@
+"""The graph of TensorFlow's operations while it is built: kernels that lack, Grappler's rewrites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bridge.graphs import nodes
+from bridge.graphs.tensor_graph import TensorGraph
+from bridge.graphs.values import Value, constant_array, of_size
+from bridge.tf_operations import pooling
+from bridge.tf_operations.signatures import computation_dtype, has_kernel, signature_of
+from xla_call_module.size_polynomials import Dim, Shape
+
+__all__ = ["Graph"]
+
+_SCATTERS = {"none": "TensorScatterUpdate", "add": "TensorScatterAdd", "max": "TensorScatterMax",
+             "min": "TensorScatterMin"}  # fmt: skip
+# TensorFlow converts between float8 and these alone.
+_FLOAT8_SOURCES = frozenset({"bfloat16", "float16", "float32", "float64"})
+_INT64 = np.dtype(np.int64)
+_FLAG = np.dtype(bool)
+
+
+class Graph(TensorGraph):
+    """A graph of TensorFlow's operations.
+
+    Attributes:
+        assertions: the names of the nodes that assert something, on which nothing else depends.
+        asserts_shapes: whether it asserts what an export asks of sizes.
+    """
+
+    format = "TensorFlow's operations"
+    zero_copies = False
+    assertions: list[str]
+
+    asserts_shapes: bool
+
+    def __init__(self, *, outer: Graph | None = None, asserts_shapes: bool = True) -> None:
+        """Make an empty graph.
+
+        Args:
+            outer: the graph around it.
+            asserts_shapes: whether the outermost graph asserts what an export asks of sizes.
+        """
+        super().__init__(outer=outer)
+        self.asserts_shapes = asserts_shapes if outer is None else outer.asserts_shapes
+        self.assertions = [] if outer is None else outer.assertions
+        self._dtypes: dict[str, np.dtype[Any]] = {} if outer is None else outer._dtypes
+
+    def dtype_of(self, name: str) -> np.dtype[Any]:
+        """Return the dtype of a value of the graph."""
+        array = self.initializers.get(name)
+        return self._dtypes[name] if array is None else array.dtype
+
+    def add_input(
+        self,
+        name: str,
+        dtype: np.dtype[Any],
+        shape: Shape,
+        *,
+        text: Sequence[int | str] | None = None,
+    ) -> Value:
+        """Add a new input, as `TensorGraph` does."""
+        self._dtypes[name] = dtype
+        return super().add_input(name, dtype, shape, text=text)
+
+    def nodes_of(
+        self,
+        op_type: str,
+        inputs: Sequence[Value | None],
+        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
+        **attributes: Any,
+    ) -> list[Value]:
+        """Return all results of an operation, computed in a wider dtype where there is no kernel.
+
+        Raises:
+            DtypeError: TensorFlow cannot compute it, nor in a wider dtype.
+        """
+        if op_type == "Div" and "int" in results[0][1].name:
+            op_type = "IntegerDiv"
+        signature = signature_of(op_type)
+        alike = (
+            [] if signature is None else [text == "T" for text in _inputs(signature.inputs, inputs)]
+        )
+        pairs = list(zip(inputs, alike, strict=False))
+        own = next((value.dtype for value, is_alike in pairs if value and is_alike), None)
+        if signature is None or own is None or has_kernel(op_type, own):
+            return self._compute(op_type, inputs, results, attributes)
+        wide = computation_dtype(op_type, own)
+        given = [self.cast(value, wide) if value and a else value for value, a in pairs]
+        kinds = [
+            (shape, wide if attribute == "T" else dtype)
+            for (shape, dtype), (_, attribute) in zip(results, signature.outputs, strict=True)
+        ]
+        computed = self._compute(op_type, given, kinds, attributes)
+        return [self.cast(v, dtype) for v, (_, dtype) in zip(computed, results, strict=True)]
+
+    def cast(self, value: Value, dtype: np.dtype[Any]) -> Value:
+        """Cast as TensorFlow does; the rules have StableHLO's `convert`."""
+        names = {value.dtype.name, dtype.name}
+        others = [name for name in names if not name.startswith("float8")]
+        if len(names) > len(others) and not set(others) <= _FLOAT8_SOURCES:
+            value = super().cast(value, np.dtype(np.float32))
+        return super().cast(value, dtype)
+
+    def hidden(self, value: Value) -> Value:
+        """Return a constant that Grappler takes for none; any other value as it is.
+
+        It computes with a reciprocal in place of a division by a constant, with roots in place of
+        powers, and leaves out sums with 0, which makes other numbers of them.
+        """
+        if value.array is None:
+            return value
+        shape = value.unbroadcast_shape
+        made = self._add(
+            "PlaceholderWithDefault", [value], [(shape, value.dtype)], {"shape": shape}
+        )
+        return made[0].broadcast_to(value.shape)
+
+    def loop(
+        self,
+        size: Dim,
+        inits: Sequence[Value],
+        step: Callable[[Any, Value, list[Value]], Sequence[Value]],
+        row_shape: Shape | None = None,
+    ) -> list[Value]:
+        """Return the carried values behind a loop, then the rows of its iterations."""
+        if row_shape is None:
+            return self.counted(of_size(size), inits, step)
+        count = len(inits)
+        arrays = [
+            self.expand(nodes.constant_like(init, 0).broadcast_to((size, *row_shape)))
+            for init in inits
+        ]
+
+        def with_rows(body: Graph, number: Value, carried: list[Value]) -> list[Value]:
+            results = list(step(body, number, carried[:count]))
+            index = nodes.reshape(body, number, (1, 1))
+            pairs = zip(carried[count:], results[count:], strict=True)
+            rows = [
+                body.node(
+                    "TensorScatterUpdate",
+                    [array, index, nodes.expand_dims(body, body.expand(row), [0])],
+                    shape=array.shape,
+                )
+                for array, row in pairs
+            ]
+            return [*results[:count], *rows]
+
+        return self.counted(of_size(size), [*inits, *arrays], with_rows)
+
+    def counted(
+        self,
+        limit: Value,
+        inits: Sequence[Value],
+        step: Callable[[Any, Value, list[Value]], Sequence[Value]],
+    ) -> list[Value]:
+        """Return the carried values behind a loop of a number of iterations, a scalar of int64."""
+
+        def goes_on(body: Graph, values: list[Value]) -> Value:
+            return nodes.elementwise(body, "Less", values[0], limit)
+
+        def next_values(body: Graph, values: list[Value]) -> Sequence[Value]:
+            number, *carried = values
+            following = nodes.elementwise(body, "Add", number, 1)
+            return [following, *step(body, number, carried)]
+
+        return self.while_loop([constant_array(np.array(0)), *inits], goes_on, next_values)[1:]
+
+    def while_loop(
+        self,
+        inits: Sequence[Value],
+        condition: Callable[[Graph, list[Value]], Value],
+        step: Callable[[Graph, list[Value]], Sequence[Value]],
+    ) -> list[Value]:
+        """Return the carried values behind a loop that goes on while a condition holds."""
+        cond, body = self.body(), self.body()
+        kinds = [(init.shape, init.dtype) for init in inits]
+        values = [
+            [graph.add_input(graph.unique(name), dtype, shape) for shape, dtype in kinds]
+            for graph, name in ((cond, "tested"), (body, "carried"))
+        ]
+        cond.add_result(condition(cond, values[0]))
+        for value, (shape, _) in zip(step(body, values[1]), kinds, strict=True):
+            body.add_result(value.broadcast_to(shape))
+        inputs = [self.expand(init) for init in inits]
+        return self.nodes_of("While", inputs, kinds, cond=cond, body=body)
+
+    def scatter_rows(
+        self, matrix: Value, index: Value, updates: Value, reduction: str, *, unique: bool
+    ) -> Value:
+        """Return a matrix with rows written into it, one after another."""
+        del unique
+        if reduction == "mul":
+            count = nodes.reshape(self, self.vector(matrix.shape[:1]), ())
+            inputs = [updates, self.expand(index), count]
+            factor = self.node("UnsortedSegmentProd", inputs, shape=matrix.shape)
+            return nodes.elementwise(self, "Mul", matrix, factor)
+        column = self.expand(nodes.expand_dims(self, index, [1]))
+        return self.node(_SCATTERS[reduction], [matrix, column, updates], shape=matrix.shape)
+
+    def pooled(
+        self, reducer: str, value: Value, rows: Sequence[tuple[int, int, int, int]]
+    ) -> Value | None:
+        """Return MaxPool of windows, where it has the same elements."""
+        return pooling.pooled(self, reducer, value, rows)
+
+    def _replaced(
+        self,
+        op_type: str,
+        inputs: Sequence[Value | None],
+        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
+        attributes: Mapping[str, Any],
+    ) -> list[Value] | None:
+        given = [value for value in inputs if value is not None]
+        guard = _GUARDS.get(op_type)
+        if guard is not None and (place := guard(given)) is not None:
+            hidden = [self.hidden(v) if n == place else v for n, v in enumerate(given)]
+            return self._add(op_type, hidden, results, attributes)
+        replacement = _REPLACEMENTS.get(op_type)
+        return None if replacement is None else replacement(self, given, results, attributes)
+
+    def _add(
+        self,
+        op_type: str,
+        inputs: Sequence[Value | None],
+        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
+        attributes: Mapping[str, Any],
+    ) -> list[Value]:
+        values = super()._add(op_type, inputs, results, attributes)
+        self._dtypes.update((value.name, value.dtype) for value in values)
+        return values
+
+
+def _inputs(texts: Sequence[str], inputs: Sequence[object]) -> list[str]:
+    """Return the attribute of each input, of which one text may be for a list of any length."""
+    expanded: list[str] = []
+    for text in texts:
+        repeated = text.endswith("*")
+        count = len(inputs) - len(texts) + 1 if repeated else 1
+        expanded += [text.rstrip("*")] * count
+    return [*expanded, *[""] * (len(inputs) - len(expanded))]
+
+
+def _inexact_divisor(inputs: Sequence[Value]) -> int | None:
+    """Return the place of a constant divisor of which the reciprocal is rounded."""
+    array = inputs[1].array
+    if array is None or inputs[0].array is not None:
+        return None
+    parts = np.stack([array.real, array.imag]) if array.dtype.kind == "c" else array
+    numbers = parts.astype(np.float64)
+    if array.dtype.kind == "c" and numbers[1].any():
+        return 1
+    fractions, exponents = np.frexp(numbers)
+    is_power = (np.abs(fractions) == 0.5) & (np.abs(exponents) < 14)
+    return None if bool(is_power[0].all() if array.dtype.kind == "c" else is_power.all()) else 1
+
+
+def _zero(inputs: Sequence[Value]) -> int | None:
+    """Return the place of a constant of floating-point zeros among others."""
+    for place, value in enumerate(inputs):
+        if value.array is not None and value.is_float and not (value.array != 0).all():
+            return place
+    return None
+
+
+def _zero_of_unsigned(inputs: Sequence[Value]) -> int | None:
+    first = inputs[0]
+    if first.array is not None and (first.is_unsigned or first.is_float):
+        return 0 if not (first.array != 0).all() else None
+    return None
+
+
+def _rewritten_exponent(inputs: Sequence[Value]) -> int | None:
+    exponent = inputs[1].array
+    return None if exponent is None or not np.isin(np.abs(exponent), (0.5, 0, 1)).any() else 1
+
+
+# For each operation the place of the constant that Grappler must not see, if there is one.
+_GUARDS: Mapping[str, Callable[[Sequence[Value]], int | None]] = {
+    "Add": _zero,
+    "Div": _inexact_divisor,
+    "Mul": _zero,
+    "Pow": _rewritten_exponent,
+    "Sub": _zero_of_unsigned,
+}
+
+_Results = Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]]
+
+
+def _gather_nd(
+    graph: Graph, inputs: Sequence[Value], results: _Results, attributes: Mapping[str, Any]
+) -> list[Value] | None:
+    """Return GatherNd with batch dimensions, whose numbers become part of the indices."""
+    count = attributes.get("batch_dims", 0)
+    if not count:
+        return None
+    value, indices = inputs
+    shape = indices.shape[:-1]
+    columns = [
+        nodes.broadcast_in_dim(graph, nodes.count_up(graph, shape[axis]), [axis], (*shape, 1))
+        for axis in range(count)
+    ]
+    whole = nodes.concat(graph, [*columns, indices], indices.rank - 1)
+    return graph._add("GatherND", [value, whole], results, {})
+
+
+def _matmul(
+    graph: Graph, inputs: Sequence[Value], results: _Results, attributes: Mapping[str, Any]
+) -> list[Value] | None:
+    """Return a product of matrices, stacks of them, or of rows of any number of dimensions."""
+    del attributes
+    (left, right), ((shape, dtype),) = inputs, results
+    dims = [dim for dim in shape if dim is not None]
+    if right.rank == 1:
+        column = nodes.reshape(graph, right, (*right.shape, 1))
+        made = graph.node("MatMul", [left, column], shape=(*dims, 1))
+        return [nodes.reshape(graph, made, dims)]
+    if left.rank == 1:
+        row = nodes.reshape(graph, left, (1, *left.shape))
+        made = graph.node("MatMul", [row, right], shape=(1, *dims))
+        return [nodes.reshape(graph, made, dims)]
+    if left.rank > right.rank == 2:
+        flat = nodes.reshape(graph, left, (_count(left.shape[:-1]), left.shape[-1]))
+        made = graph.node("MatMul", [graph.expand(flat), right], shape=(flat.shape[0], dims[-1]))
+        return [nodes.reshape(graph, made, dims)]
+    op_type = "MatMul" if left.rank == 2 else "BatchMatMulV2"
+    names = ("transpose_a", "transpose_b") if left.rank == 2 else ("adj_x", "adj_y")
+    pairs = [_untransposed(graph, value) for value in (left, right)]
+    flags = {name: True for name, (_, flag) in zip(names, pairs, strict=True) if flag}
+    return graph._add(op_type, [value for value, _ in pairs], [(dims, dtype)], flags)
+
+
+def _count(dims: Shape) -> Dim:
+    total: Dim = 1
+    for dim in dims:
+        total = total * dim
+    return total
+
+
+def _untransposed(graph: Graph, value: Value) -> tuple[Value, bool]:
+    """Return a stack of matrices before it was transposed, and whether it was."""
+    node = graph.producer(value)
+    rank, shape = value.rank, None if node is None else graph.shape_of(node.inputs[0])
+    order = [*range(rank - 2), rank - 1, rank - 2]
+    if node is None or node.op_type != "Transpose" or list(node.attributes["perm"]) != order:
+        return value, False
+    if (value.dtype.kind == "c" and rank > 2) or shape is None:  # `adj_x` is the conjugate too
+        return value, False
+    return Value(value.dtype, shape, shape, node.inputs[0]), True
+
+
+# What is written in another way, before it is a node.
+_REPLACEMENTS: Mapping[str, Callable[..., list[Value] | None]] = {
+    "GatherND": _gather_nd,
+    "MatMul": _matmul,
+}

@@ -1,0 +1,132 @@
+"""The table of the rules by which operations of StableHLO become TensorFlow's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bridge.core_ops import branches, dots, gathers, scatters, shapes, slicing, windows
+from bridge.core_ops.stablehlo_operation import Emit, GraphTarget, Operation, Rule, identity
+from bridge.core_ops.windows import dynamic_reduce_window
+from bridge.graphs import nodes
+from bridge.graphs.values import Value
+from bridge.tf_operations import bits, elementwise, loops, reductions
+from bridge.tf_operations.operation_graph import Graph
+from bridge.tf_operations.signatures import has_kernel
+from xla_call_module.dtypes import DTYPES
+from xla_call_module.errors import DtypeError
+from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
+
+__all__ = ["TARGET"]
+
+_FAMILIES = (
+    bits, branches, dots, elementwise, gathers, loops, reductions, scatters, shapes, slicing,
+    windows,
+)  # fmt: skip
+
+
+def _dtype_of(element: str, *, where: str) -> np.dtype[Any]:
+    """Return the dtype of a StableHLO element type.
+
+    Raises:
+        DtypeError: TensorFlow has none.
+    """
+    for dtype in DTYPES:
+        if dtype.mlir == element:
+            return dtype.numpy
+    raise DtypeError(
+        f"{where}: elements of type {element}, of which TensorFlow has no operations. To do: "
+        "convert it to a wider dtype before the export."
+    )
+
+
+def _shape_assertion(graph: Graph, op: Operation) -> Sequence[Value]:
+    """Assert what the export asks of sizes, unless it is known to hold."""
+    condition, *sizes = op.operands
+    if condition.array is not None and condition.array.all():
+        return ()
+    inputs = [graph.expand(value) for value in (condition, *sizes)]
+    message = op.text("error_message")
+    if graph.asserts_shapes:
+        made = graph.node("Assert", inputs, shape=(), message=message)
+        graph.assertions.append(made.name)
+    return ()
+
+
+def _collective(graph: Graph, op: Operation) -> Sequence[Value]:
+    """Return the operands: on one device there are no others to combine them with."""
+    is_permutation = op.has("source_target_pairs")
+    groups = np.asarray(op.raw.attributes[_DEVICES[is_permutation]])
+    if groups.dtype.kind != "i" or groups.any() or (is_permutation and not groups.size):
+        op.refuse(
+            "it is for several devices, and a graph of TensorFlow's operations runs on one",
+            "export the function without a mesh, or with one of a single device",
+        )
+    pairs = zip(op.operands, op.results, strict=True)
+    return [nodes.cast(graph, value, result.dtype) for value, result in pairs]
+
+
+def _device_number(graph: Graph, op: Operation) -> Value:
+    """Return 0, the number of the only device."""
+    del graph
+    return nodes.constant(0, op.result.dtype)
+
+
+def _native(op_type: str) -> Emit:
+    """The composite as one operation, where TensorFlow has a kernel for its dtype."""
+
+    def emit(graph: Graph, op: Operation) -> Value | None:
+        if op.result.dtype.kind == "c" or not has_kernel(op_type, op.result.dtype):
+            return None
+        return nodes.elementwise(graph, op_type, *op.operands)
+
+    return emit
+
+
+_on_one_device = partial(Rule, expand=False)
+_DEVICES = ("replica_groups", "source_target_pairs")
+# The attributes of each collective besides its groups of devices.
+_COLLECTIVES: Mapping[str, tuple[str, ...]] = {
+    "all_gather": ("all_gather_dim", "use_global_device_ids"),
+    "all_reduce": ("use_global_device_ids",),
+    "all_to_all": ("concat_dimension", "split_count", "split_dimension"),
+    "collective_broadcast": (),
+    "collective_permute": (),
+    "reduce_scatter": ("scatter_dimension", "use_global_device_ids"),
+}
+_RULES: Mapping[str, Rule] = {
+    **{name: rule for family in _FAMILIES for name, rule in family.RULES.items()},
+    **{
+        f"stablehlo.{name}": _on_one_device(_collective, (*own, *_DEVICES, "channel_handle"))
+        for name, own in _COLLECTIVES.items()
+    },
+    "sdy.sharding_constraint": _on_one_device(identity, ("sharding",)),
+    "stablehlo.partition_id": Rule(_device_number),
+    "stablehlo.replica_id": Rule(_device_number),
+}
+_CUSTOM_CALLS: Mapping[str, Rule] = {
+    "Sharding": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
+    "annotate_device_placement": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
+    "xla.sdy.FuncResultSharding": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
+    "mhlo.tan": Rule(elementwise.native("Tan"), CUSTOM_CALL_ATTRIBUTES, expand=False),
+    "shape_assertion": Rule(_shape_assertion, CUSTOM_CALL_ATTRIBUTES, expand=False),
+    "stablehlo.dynamic_reduce_window": Rule(
+        dynamic_reduce_window, CUSTOM_CALL_ATTRIBUTES, expand=False
+    ),
+}
+# Those that TensorFlow computes as precisely; all others are computed by their decompositions.
+_COMPOSITES: Mapping[str, Rule] = {
+    f"chlo.{name}": Rule(_native(name.capitalize()), expand=False)
+    for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "erf", "erfc", "sinh")
+}
+
+TARGET = GraphTarget(
+    name="TensorFlow's operations",
+    rules=_RULES,
+    custom_calls=_CUSTOM_CALLS,
+    composites=_COMPOSITES,
+    dtype_of=_dtype_of,
+)

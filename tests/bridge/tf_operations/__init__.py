@@ -1,0 +1,1 @@
+"""Tests of `bridge.tf_operations`: TensorFlow runs what was lowered, and JAX says what is right."""

@@ -1,0 +1,118 @@
+"""`CallModule` -> the call of a function of plain operations, in the imported TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from xla_call_module._tf import function_body, graph_operation_maker, register_function
+from xla_call_module.call import CallModule
+from xla_call_module.checks import SHAPE_ASSERTIONS
+from xla_call_module.node import FUNCTION_CALL, OP, encode_node, to_function_call
+from xla_call_module.runtime.op import Op, scope_name
+from xla_call_module.runtime.shape_guard import read_check
+from xla_call_module.shape_checks import ShapeCheck
+
+__all__ = ["FunctionOp"]
+
+
+class FunctionOp(Op):
+    """One call whose node runs a function of TensorFlow's own operations, on whatever device."""
+
+    __slots__ = ("_definitions", "_traced")
+
+    def __init__(
+        self,
+        call: CallModule,
+        definitions: Sequence[bytes],
+        *,
+        read_check: Callable[[CallModule], ShapeCheck | None] = read_check,
+    ) -> None:
+        """Prepare a call.
+
+        Args:
+            call: the call, which the node describes.
+            definitions: FunctionDefs with names that no others have; the first one computes what
+                the call does, and asserts what it asserts of sizes.
+            read_check: as for `Op`.
+        """
+        super().__init__(call, read_check=read_check)
+        self._definitions = tuple(definitions)
+        self._traced: Any = None
+
+    def run(self, operands: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The results in eager mode."""
+        results: list[tf.Tensor] = list(self._function_of_operations()(*operands))
+        return results
+
+    def add_to_graph(
+        self,
+        operands: Sequence[tf.Tensor],
+        result_shapes: Sequence[Sequence[int | None] | None],
+        *,
+        assert_shapes: bool = True,
+    ) -> list[tf.Tensor]:
+        """The results as tensors of the current graph."""
+        graph, function = tf.compat.v1.get_default_graph(), self._function_of_operations()
+        function.add_to_graph(graph)
+        node = encode_node(
+            self.call, name=OP, inputs=[""] * len(operands), new_node=tf.compat.v1.NodeDef
+        )
+        to_function_call(node, tf.compat.as_str(function.name))
+        with tf.control_dependencies(self._static_checks(operands) if assert_shapes else []):
+            operation = graph_operation_maker()(
+                graph,
+                FUNCTION_CALL,
+                list(operands),
+                [tf.as_dtype(spec.dtype.enum) for spec in self.call.results],
+                attrs=dict(node.attr),
+                name=scope_name(self.call.name),
+            )
+        for tensor, shape in zip(operation.outputs, result_shapes, strict=True):
+            tensor.set_shape(shape)
+        return list(operation.outputs)
+
+    def _static_checks(self, operands: Sequence[tf.Tensor]) -> list[tf.Operation]:
+        """Refuse shapes that are wrong already; return what compares sizes that are fixed."""
+        if SHAPE_ASSERTIONS in self.disabled_checks:
+            return []
+        self._guard.refuse_known(operands)
+        return self.size_assertions(operands)
+
+    def _function_of_operations(self) -> Any:
+        """Return the concrete function, which is traced once, outside of whatever runs it.
+
+        TensorFlow vectorizes the functions that it has traced, and no others.
+        """
+        if self._traced is None:
+            with tf.init_scope(), tf.device(None):
+                body = function_body(self._read_definition())
+                definition = body.as_graph_def()
+                arguments = [tensor.name for tensor in body.inputs]
+                results = [tensor.name for tensor in body.outputs]
+
+                def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
+                    given = dict(zip(arguments, tensors, strict=True))
+                    made: list[tf.Tensor] = tf.graph_util.import_graph_def(
+                        definition, input_map=given, return_elements=results, name=""
+                    )
+                    return made
+
+                signature = [
+                    tf.TensorSpec(spec.static_shape, tf.as_dtype(spec.dtype.enum), f"arg_{index}")
+                    for index, spec in enumerate(self.call.operands)
+                ]
+                function = tf.function(run, input_signature=signature, autograph=False)
+                self._traced = function.get_concrete_function()
+        return self._traced
+
+    def _read_definition(self) -> Any:
+        """Return the first FunctionDef; those that it calls become known to TensorFlow."""
+        library = tf.compat.v1.GraphDef().library
+        for definition in self._definitions:
+            library.function.add().ParseFromString(definition)
+        for function in library.function[1:]:
+            register_function(function)
+        return library.function[0]
