@@ -39,6 +39,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "core graphs",
         "core_ops lifting.derivatives",
         "lifting",
+        "core_ops.decompositions",
         "batching.rowwise calling_tf litert.lowering litert.worker loading onnx.graph",
         "exporting tf_operations",
         "chains inspecting",
