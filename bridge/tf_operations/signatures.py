@@ -81,6 +81,7 @@ Assert Assert [bool],T* - all
 Atan Atan T y:T fields
 Atan2 Atan2 T,T z:T floats
 Atanh Atanh T y:T fields
+AvgPool AvgPool T output:T pooled
 BatchMatMulV2 BatchMatMulV2 T,T output:T products
 Bitcast Bitcast T output:type all
 BitwiseAnd BitwiseAnd T,T z:T integers

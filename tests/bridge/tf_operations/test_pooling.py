@@ -50,6 +50,16 @@ def test_sums_of_windows_and_running_sums():
     )  # fmt: skip
 
 
+def test_means_of_windows_are_one_node():
+    def mean(x):
+        window = (1, 2, 3, 1)
+        return lax.reduce_window(x, 0.0, lax.add, window, window, "VALID") / 6
+
+    x = np.random.default_rng(0).normal(size=(2, 5, 6, 3)).astype(np.float32)
+    check(mean, x)
+    assert operations(mean, x) == ["AvgPool"]
+
+
 def test_the_gradient_of_a_pool():
     x = np.random.default_rng(0).normal(size=(1, 6, 6, 2)).astype(np.float32)
     check(jax.grad(lambda x: (_max_pool(x) ** 2).sum()), x)
