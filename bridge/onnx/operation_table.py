@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 
 from bridge.core_ops import branches, dots, gathers, scatters, shapes, slicing, windows
-from bridge.core_ops.decompositions.batch_norms import BATCH_NORMS_AS_SUMS
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
+from bridge.core_ops.decompositions.composed_operations import COMPOSED_OPERATIONS
 from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS
 from bridge.core_ops.decompositions.narrow_types import NARROW_TYPES_IN_WIDER
 from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
@@ -158,7 +158,7 @@ _RULES: Mapping[str, Rule] = {
 
 # For operations and elements that ONNX lacks, or of which ONNX Runtime has no exact kernel.
 DECOMPOSITIONS = (
-    RANDOM_BITS_AS_INTEGERS, BATCH_NORMS_AS_SUMS, FOURIER_AS_PRODUCTS, COMPLEX_AS_PAIRS,
+    RANDOM_BITS_AS_INTEGERS, COMPOSED_OPERATIONS, FOURIER_AS_PRODUCTS, COMPLEX_AS_PAIRS,
     NARROW_TYPES_IN_WIDER,
 )  # fmt: skip
 TARGET = GraphTarget(
