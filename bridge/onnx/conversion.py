@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     import onnx
 
     from bridge.core.names import Names
+    from bridge.exporting.source import Exportable
     from bridge.inspecting.written_file import WrittenFile
-    from bridge.sources.known_source import Source
 
 __all__ = ["save_onnx", "to_onnx"]
 
 
 @api_boundary
 def to_onnx(
-    exported: Source | Any,
+    exported: Exportable | Any,
     *,
     params: Any = None,
     args: Any = None,
@@ -104,7 +104,7 @@ def to_onnx(
 
 @api_boundary
 def save_onnx(
-    model: Source | Any,
+    model: Exportable | Any,
     path: str | os.PathLike[str],
     *,
     params: Any = None,

@@ -15,6 +15,7 @@ from onnx import helper
 
 from bridge.core_ops.decompositions.decomposition import custom_calls_of, decompose
 from bridge.core_ops.graph_walk import walk_main
+from bridge.exporting.source import ModelFormat
 from bridge.graphs.values import Value
 from bridge.inspecting.tensor_report import TensorReport
 from bridge.inspecting.written_file import WrittenSignature
@@ -24,7 +25,6 @@ from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET, DEFAULT_OPSET, OPSETS
 from bridge.onnx.graph.protos import to_graph, to_tensor
 from bridge.onnx.operation_table import DECOMPOSITIONS, TARGET
 from bridge.sources.bound_call import BoundCall
-from bridge.sources.known_source import ModelFormat
 from bridge.sources.target_file import target_file
 from savedmodel.files.folder import bytes_of, fit_name, hidden_folder
 from xla_call_module.call import TensorSpec

@@ -12,8 +12,8 @@ from jax import lax
 from bridge.core.narrow_types import NARROW_TYPES, storage_dtype_of
 from bridge.core_ops.decompositions.decomposition import decompose
 from bridge.core_ops.decompositions.narrow_types import NARROW_TYPES_IN_WIDER
+from bridge.exporting.boundary_casts import with_boundary_casts
 from bridge.loading.exported_from_call import exported_from_call
-from bridge.sources.boundary_casts import with_boundary_casts
 from tests.bridge.core_ops.decompositions.decomposing import contents
 from xla_call_module.exported import from_exported
 
