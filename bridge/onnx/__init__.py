@@ -55,7 +55,7 @@ sizes symbolic: `elementwise(graph, "Add", value, 1)`, where numbers have the va
 **attributes)`. The shape is that of the result, in `Dim`s; None for a size that nothing is known
 of.
 
-A new family is listed in `operation_table.py`, as are composites, custom calls and decompositions.
+A new family is listed in `operation_table.py`, as are composites and custom calls.
 
 Bodies of If, Loop and Scan: `body = graph.body()`, `body.add_input(body.unique("x"), ...)`, apply
 the region with `body` as its graph, `body.add_result(value)`, and pass `body` as an attribute. It

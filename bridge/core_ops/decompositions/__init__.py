@@ -19,7 +19,7 @@ control_flow.py         loops and branches over pairs of arrays
 To add a decomposition: where the rule of lifting composes an operation of others already, its name
 in `composed_operations.py`. Otherwise a file with a `Decomposition`, which says what it replaces,
 and the rules (`table_with`), which take an operation of lifting or a subclass of it; and its place
-in `DECOMPOSITIONS` of each target that needs it (`bridge/onnx/operation_table.py`,
+in `DECOMPOSITIONS` of each target that needs it (`bridge/onnx/decomposed_call.py`,
 `bridge/litert/lowering/call_lowering.py`). One that replaces element types has a `Boundary`, where
 arguments and results get another form. `check(function, *arrays, by=[...])` of
 `tests/bridge/core_ops/decompositions/decomposing.py` compares what is decomposed with JAX, and says

@@ -20,13 +20,10 @@ from jax import lax
 from bridge.core._jax import has_symbolic_composites
 from bridge.core_ops.decompositions.complex_functions import ComplexParts, multiply
 from bridge.core_ops.decompositions.decomposition import Decomposition, table_with
+from bridge.core_ops.transform_composite import TRANSFORM, sign_of
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
-from xla_call_module.stablehlo.attributes import Attributes, dictionary
 
-__all__ = ["COMPOSITES", "FOURIER_AS_PRODUCTS", "TRANSFORM", "sign_of"]
-
-# The composite of a transform along the dimension before the last, which has the two parts.
-TRANSFORM = "jax_tf_bridge.dft"
+__all__ = ["COMPOSITES", "FOURIER_AS_PRODUCTS"]
 
 _MAX_DIRECT = 64  # elements that are transformed by one product
 _MAX_PRIME = 128  # from there on a prime number of elements is transformed by a convolution
@@ -185,16 +182,8 @@ def _direct(value: ComplexParts, sign: int) -> ComplexParts:
 
 
 def _again(op: LiftedOperation) -> Any:
-    """Return the composite, for decompositions that come later.
-
-    JAX passes it the constants of its decomposition before the array.
-    """
+    """Return the composite, for decompositions that come later."""
     return _composite(op.arrays[-1], sign_of(op))
-
-
-def sign_of(op: Attributes) -> int:
-    """Return the sign of the exponents of a composite `TRANSFORM`."""
-    return int(dictionary(op.raw.attributes["composite_attributes"])["sign"].value)
 
 
 COMPOSITES = {TRANSFORM: LiftingRule(_again)}

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
-from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS, TRANSFORM
+from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS
+from bridge.core_ops.transform_composite import TRANSFORM
 from tests.bridge.core_ops.decompositions.decomposing import check, decomposed
 
 BY = [FOURIER_AS_PRODUCTS]
