@@ -37,7 +37,7 @@ LOADED = {
     "load": (f"{_LOADING} load", _READING, _PLAIN),
     # scipy has the numbers that compositions of operations are compared with.
     "to_jax": (
-        f"{_LOADING} lifting lifting.derivatives to_jax",
+        f"{_LOADING} exporting lifting lifting.derivatives to_jax",
         _READING,
         f"{_PLAIN} scipy charset_normalizer _cyutility _cython",
     ),
