@@ -35,7 +35,7 @@ __all__ = [
 
 # Elements of an operand beyond which an operation is left to the compiler.
 MAX_EVALUATED = 1024
-_MAX_DEPTH = 200
+_MAX_DEPTH = 100  # of operations that follow one another, each of which takes frames of Python
 _BROADCAST, _CONSTANT = "stablehlo.broadcast_in_dim", "stablehlo.constant"
 
 
