@@ -9,10 +9,10 @@ from bridge.tf_operations.operation_graph import Graph
 from bridge.tf_operations.operation_table import TARGET
 from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.dimensions import linear_form, parse_size
 from xla_call_module.errors import StructureError
 from xla_call_module.size_polynomials import Shape
 from xla_call_module.stablehlo.modules import open_module
-from xla_call_module.dimensions import linear_form, parse_size
 
 __all__ = ["lower_call"]
 
