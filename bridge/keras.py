@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bridge.core.operations_option import XLA
 from bridge.layers.artifact import LayerWeight, StaticShape
 from bridge.layers.computation import MakeRun
 from bridge.layers.layer_base import PACKAGE, InitialValues, LayerBase, is_training
@@ -64,6 +65,8 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
             error. On the JAX backend further gradients are made of the operations.
         tensorflow: the oldest TensorFlow that must run the saved layer without jaxlib, such as
             `"2.16"`; by default as old as the function allows, and the installed one.
+        operations: what TensorFlow runs, as for `bridge.save`: `"xla"`, a module, or
+            `"tensorflow"`, its own operations, which JAX or jaxlib makes where the layer is.
         kwargs: `name`, `dtype` and others of `keras.layers.Layer`. Under a dtype policy such as
             `mixed_bfloat16` a function is exported for it; an `Exported` for other dtypes is
             refused.
@@ -98,6 +101,7 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         train: Any = None,
         gradient_order: int = 1,
         tensorflow: str | None = None,
+        operations: str = XLA,
         **kwargs: Any,
     ) -> None:
         if keras.backend.backend() not in _BACKENDS:
@@ -124,6 +128,7 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
             trainable=True if isinstance(trainable, bool) else trainable,
             gradient_order=gradient_order,
             tensorflow=tensorflow,
+            operations=operations,
         )
         if not as_a_whole:
             for variable in self._held:  # they were made after it was said of the layer

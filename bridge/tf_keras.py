@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bridge.core.operations_option import XLA
 from bridge.layers.artifact import LayerWeight, StaticShape
 from bridge.layers.computation import MakeRun
 from bridge.layers.layer_base import PACKAGE, InitialValues, LayerBase
@@ -68,6 +69,8 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
             error.
         tensorflow: the oldest TensorFlow that must run the saved layer without jaxlib, such as
             `"2.16"`; by default as old as the function allows, and the installed one.
+        operations: what TensorFlow runs, as for `bridge.save`: `"xla"`, a module, or
+            `"tensorflow"`, its own operations, which JAX or jaxlib makes where the layer is.
         kwargs: `name`, `dtype` and others of `tf_keras.layers.Layer`. Under a dtype policy such as
             `mixed_bfloat16` a function is exported for it; an `Exported` for other dtypes is
             refused.
@@ -101,6 +104,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         train: Any = None,
         gradient_order: int = 1,
         tensorflow: str | None = None,
+        operations: str = XLA,
         **kwargs: Any,
     ) -> None:
         as_a_whole = trainable if isinstance(trainable, bool) else True
@@ -117,6 +121,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
             trainable=True if isinstance(trainable, bool) else trainable,
             gradient_order=gradient_order,
             tensorflow=tensorflow,
+            operations=operations,
         )
         if rng is not None and rng is not False:
             self._seed = _first_seed(rng) if seed is None else int(seed)

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Collection, Iterable
 
 from bridge.chains.orders import ChainOptions
-from savedmodel.tensorflow_graph import TensorFlowGraph
-from xla_call_module.call import CallModule
+from savedmodel.tensorflow_graph import GraphTensor, TensorFlowGraph
+from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import SHAPE_ASSERTIONS
 from xla_call_module.errors import ShardingError
 from xla_call_module.passes.module_pass import UnparsedCall
@@ -46,7 +46,7 @@ def lower_orders(
     values = {*known, *prepared.constants}
     plain = prepare_chain(calls, target, residuals=options.residuals, known=values)
     pairs = zip(plain.calls, prepared.calls, strict=True)
-    return tuple(_lower(*pair, asserts=not order) for order, pair in enumerate(pairs, first_order))
+    return tuple(_lower_as(*pair, order=order) for order, pair in enumerate(pairs, first_order))
 
 
 def lower_written(call: CallModule, *, order: int) -> TensorFlowGraph:
@@ -61,8 +61,7 @@ def lower_written(call: CallModule, *, order: int) -> TensorFlowGraph:
         InteropError: TensorFlow has no operations that compute it.
     """
     _refuse_devices(call)
-    (one,) = prepare(call, _one_platform(call)).calls
-    return _lower(one, call, asserts=not order)
+    return _lower(_on_one_platform(call), order=order)
 
 
 def _refuse_devices(call: CallModule) -> None:
@@ -78,15 +77,40 @@ def _one_platform(call: CallModule) -> Target:
     return Target(artifact=Artifact.UNCHANGED, platforms=(platform,))
 
 
-def _lower(plain: CallModule, portable: CallModule, *, asserts: bool) -> TensorFlowGraph:
+def _on_one_platform(call: CallModule) -> CallModule:
+    (one,) = prepare(call, _one_platform(call)).calls
+    return one
+
+
+def _lower(call: CallModule, *, order: int) -> TensorFlowGraph:
     from bridge.tf_operations.lowering import lower_call  # which imports the rules of all of it
 
-    # Where linear algebra is lowered, other arguments may be left.
-    call = plain if _interface(plain) == _interface(portable) else portable
-    is_checked = asserts and SHAPE_ASSERTIONS not in call.disabled_checks
-    return lower_call(call, shape_assertions=is_checked)
+    # The function has run with the same sizes as its gradients.
+    asserts = order == 0 and SHAPE_ASSERTIONS not in call.disabled_checks
+    return lower_call(call, shape_assertions=asserts)
 
 
-def _interface(call: CallModule) -> tuple[object, ...]:
-    specs = (*call.operands, *call.results)
-    return call.kept, call.hoisted, tuple((spec.dtype, spec.shape) for spec in specs)
+def _lower_as(call: CallModule, portable: CallModule, *, order: int) -> TensorFlowGraph:
+    """Return the graph of a call, with the arguments of another one of the same results."""
+    given, wanted = _operands(call), _operands(portable)
+    same = [(spec.dtype, spec.shape) for spec in call.results] == [
+        (spec.dtype, spec.shape) for spec in portable.results
+    ]
+    if not same or not given.keys() <= wanted.keys():
+        return _lower(_on_one_platform(portable), order=order)
+    graph = _lower(call, order=order)
+    taken = dict(zip(given, graph.main.arguments, strict=True))
+    arguments = tuple(
+        taken.get(key) or GraphTensor(f"unused_{number}", spec.dtype, spec.static_shape)
+        for number, (key, spec) in enumerate(wanted.items())
+    )
+    return dataclasses.replace(graph, main=dataclasses.replace(graph.main, arguments=arguments))
+
+
+def _operands(call: CallModule) -> dict[int | str, TensorSpec]:
+    """Return what a module takes: its arguments by their indices, its constants by their keys.
+
+    Linear algebra that is lowered brings constants of its own.
+    """
+    keys = call.constants
+    return {keys.get(index, index): call.args[index] for index in call.kept}

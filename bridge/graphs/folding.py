@@ -122,7 +122,8 @@ ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
     "Floor": FUNCTIONS["floor"], "Greater": COMPARISONS["GT"], "GreaterOrEqual": COMPARISONS["GE"],
     "IsInf": np.isinf, "IsNaN": np.isnan, "Less": COMPARISONS["LT"],
     "LessOrEqual": COMPARISONS["LE"], "Mul": FUNCTIONS["multiply"], "Neg": FUNCTIONS["negate"],
-    "Not": FUNCTIONS["not"], "NotEqual": COMPARISONS["NE"], "Or": FUNCTIONS["or"], "Reciprocal": np.reciprocal,
+    "Not": FUNCTIONS["not"], "NotEqual": COMPARISONS["NE"], "Or": FUNCTIONS["or"],
+    "Reciprocal": np.reciprocal,
     "Sign": FUNCTIONS["sign"], "Sqrt": FUNCTIONS["sqrt"], "Sub": FUNCTIONS["subtract"],
     "Where": np.where, "Xor": FUNCTIONS["xor"],
 }  # fmt: skip

@@ -61,6 +61,7 @@ class LayerFunction:
             `(2, 18)`, or None for none; empty where that is not known.
         shape_check: what `chain[0]` asserts of sizes, where its module does not say as much itself;
             known where `since` is.
+        plain_operations: whether TensorFlow runs its own operations in the place of the modules.
     """
 
     chain: tuple[CallModule, ...]
@@ -72,6 +73,7 @@ class LayerFunction:
     new_state: tuple[int, ...] = ()
     since: tuple[tuple[int, int] | None, ...] = ()
     shape_check: ShapeCheck | None = None
+    plain_operations: bool = False
 
     @property
     def name(self) -> str:

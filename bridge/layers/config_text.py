@@ -165,6 +165,7 @@ def _encode_function(function: LayerFunction, nodes: list[bytes]) -> dict[str, A
         "new_state": list(function.new_state),
         "since": [since and list(since) for since in function.since],
         "shape_check": function.shape_check and encode_shape_check(function.shape_check),
+        **({"plain_operations": True} if function.plain_operations else {}),
     }
 
 
@@ -204,6 +205,7 @@ def _decode_function(fields: Mapping[str, Any], nodes: _Nodes) -> LayerFunction:
         new_state=tuple(map(operator.index, fields["new_state"])),
         since=tuple(map(_decode_release, fields.get("since", ()))),
         shape_check=None if check is None else decode_shape_check(check, nodes.allowance),
+        plain_operations=bool(fields.get("plain_operations", False)),
     )
 
 

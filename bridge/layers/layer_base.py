@@ -129,7 +129,13 @@ class LayerBase:
         return self._computation.state(self._held)
 
     def _set_up(
-        self, exported: Any, *, gradient_order: int, tensorflow: str | None, **given: Any
+        self,
+        exported: Any,
+        *,
+        gradient_order: int,
+        tensorflow: str | None,
+        operations: str,
+        **given: Any,
     ) -> None:
         """Make the weights of the layer."""
         if not isinstance(exported, LayerComputation):
@@ -141,7 +147,7 @@ class LayerBase:
                     f"Making an ExportedLayer needs JAX, which is not installed. To do: {_CURE}."
                 ) from error
 
-            target = LayerTarget(gradient_order, tensorflow, self._installed())
+            target = LayerTarget(gradient_order, tensorflow, self._installed(), operations)
             dtypes = (self.compute_dtype, self.variable_dtype)
             exported = to_computation(exported, dtypes=dtypes, target=target, **given)
         self._computation = exported

@@ -14,6 +14,7 @@ from jax import export, tree_util
 from bridge.chains.orders import ChainOptions, check_order
 from bridge.chains.vjp_chain import build_chain
 from bridge.core.keys import is_key
+from bridge.core.operations_option import XLA, parse_operations
 from bridge.core.trees import to_structure
 from bridge.layers.artifact import LayerArtifact, LayerFunction, LayerWeight
 from bridge.layers.layer_state import LayerState, shape_of
@@ -40,15 +41,18 @@ class LayerTarget:
             allow.
         installed: the imported TensorFlow, which reads them too if it can and `tensorflow` is None;
             None where Keras runs on something else.
+        operations: what TensorFlow runs, as for `bridge.save`.
     """
 
     gradient_order: int = 1
     tensorflow: str | None = None
     installed: Release | None = None
+    operations: str = XLA
 
     def __post_init__(self) -> None:
-        """Refuse what is no number of orders, and no release."""
+        """Refuse what is no number of orders, no release, or no kind of operations."""
         check_order(self.gradient_order)
+        parse_operations(self.operations)
         if self.tensorflow is not None:
             parse_release(self.tensorflow)
 
@@ -146,6 +150,7 @@ def _to_function(
         inputs=as_tuple([as_tuple([child for _, child in args.children[taken:]]), kwargs]),
         outputs=outputs,
         new_state=new_state,
+        plain_operations=parse_operations(target.operations),
     )
     return made.recorded(chain)
 

@@ -26,7 +26,11 @@ def to_tensorflow(function: LayerFunction, constants: Mapping[str, np.ndarray[An
     """
     orders = len(function.chain) - 1
     options = GradientOptions(
-        ChainOptions(portable_linalg=False, hoist_constants=None),  # which was done for the chain
+        ChainOptions(  # the first two were done for the chain
+            portable_linalg=False,
+            hoist_constants=None,
+            plain_operations=function.plain_operations,
+        ),
         with_gradient=orders > 0,
         order_in_file=max(orders, 1),
         no_gradient=f"{function.name} is in a layer without its gradient. To do: make the layer "

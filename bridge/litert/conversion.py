@@ -267,7 +267,7 @@ def save_litert(
     Example:
         >>> import bridge, jax.numpy as jnp
         >>> print(bridge.save_litert(jnp.sin, "sine.tflite", args="f32[2,3]"))
-        sine.tflite: ... bytes
+        sine.tflite: ... bytes, ... of them probes for verify
         serving_default(x: float32[2,3]) -> output_0: float32[2,3]
     """
     from bridge.inspecting.written_file import WrittenFile

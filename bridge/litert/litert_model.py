@@ -13,12 +13,13 @@ from jax import export
 from bridge.core.names import names_of_signature
 from bridge.core.narrowing import x64_if_needed
 from bridge.core.updates import parse_updates
+from bridge.core_ops.decompositions.decomposition import custom_calls_of
 from bridge.exporting.plain_parameters import with_counters
 from bridge.exporting.source import ModelFormat, Source, open_model, read_source
 from bridge.inspecting.tensor_report import TensorReport
 from bridge.inspecting.written_file import WrittenSignature
 from bridge.litert.converter import SignatureModule, convert
-from bridge.litert.lowering.call_lowering import Places, lower_call
+from bridge.litert.lowering.call_lowering import DECOMPOSITIONS, Places, lower_call
 from bridge.litert.lowering.lowering_table import KERNEL_TABLE, LITERT_TABLE
 from bridge.litert.lowering.storage_dtypes import at_boundary, boundary_dtype, boundary_shape
 from bridge.litert.worker_process import LiteRTProcess
@@ -38,7 +39,9 @@ _VARIABLE = "jax_tf_bridge_variable_"
 # That of the module with the first values of variables, which is no signature.
 _FIRST_VALUES = "jax_tf_bridge_first_values"
 _LITERT = ModelFormat(
-    name="a LiteRT model", custom_calls=tuple(LITERT_TABLE.custom_calls), shares_names=True
+    name="a LiteRT model",
+    custom_calls=(*LITERT_TABLE.custom_calls, *custom_calls_of(DECOMPOSITIONS)),
+    shares_names=True,
 )
 
 

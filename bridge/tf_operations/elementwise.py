@@ -17,6 +17,7 @@ from bridge.graphs.size_arithmetic import compare_sizes, compute_sizes
 from bridge.graphs.values import Value
 from bridge.tf_operations.bits import in_total_order
 from bridge.tf_operations.fusions import fuse_mean
+from bridge.tf_operations.linear_algebra import fuse_triangle
 from bridge.tf_operations.operation_graph import Graph
 from xla_call_module.size_polynomials import broadcast, lower_bound
 from xla_call_module.stablehlo.attributes import comparison_direction
@@ -218,7 +219,7 @@ def _compare(graph: Graph, op: Operation) -> Value:
 
 
 def _select(graph: Graph, op: Operation) -> Value:
-    return nodes.where(graph, *op.operands)
+    return fuse_triangle(graph, *op.operands) or nodes.where(graph, *op.operands)
 
 
 def _clamp(graph: Graph, op: Operation) -> Value:
@@ -234,7 +235,7 @@ def _convert(graph: Graph, op: Operation) -> Value:
     (value,), dtype = op.operands, op.result.dtype
     if _is_complex(value) and dtype.kind != "c":
         value = _unary(graph, "Real", value, _part(value.dtype))
-    if dtype == bool and value.dtype != bool:
+    if dtype.kind == "b" and value.dtype != bool:
         return nodes.elementwise(graph, "NotEqual", value, 0)
     if value.is_float and not _is_complex(value) and "int" in dtype.name:
         return _to_integers(graph, value, dtype)

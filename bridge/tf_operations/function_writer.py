@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bridge.graphs.tensor_graph import Node, TensorGraph
+from bridge.tf_operations.linear_algebra import PACKED, PackedRead
 from bridge.tf_operations.operation_graph import Graph
 from bridge.tf_operations.signatures import signature_of
 from savedmodel.tensorflow_graph import FunctionName, GraphFunction, GraphNode, GraphTensor
@@ -363,8 +364,9 @@ def _slice(writer: _NodeWriter, node: Node) -> None:
     steps = given[3] if len(given) > 3 else np.ones(len(axes), np.int64)
     assert steps is not None, "the steps of a slice are constants"
     positions = [int(axis) for axis in axes]
-    if (steps == -1).all() and given[0] is not None and (given[0] == -1).all():
-        dtype = _dtype(writer.graph.dtype_of(data))
+    dtype = _dtype(writer.graph.dtype_of(data))
+    is_reversed = given[0] is not None and bool((given[0] == -1).all() and (steps == -1).all())
+    if is_reversed and not dtype.name.startswith("float8"):
         attributes = {"T": dtype, "Tidx": _dtype(np.dtype(np.int64))}
         inputs = [writer.tensor(data), writer.vector(positions)]
         writer.named(node, "ReverseV2", inputs, attributes, ["output"])
@@ -377,15 +379,14 @@ def _slice(writer: _NodeWriter, node: Node) -> None:
     )
     strides = np.ones(count, np.int64)
     strides[positions] = steps
-    end_mask = mask
-    if given[1] is not None:  # an end that says "to the end" by a number beyond all
-        end_mask |= sum(1 << a for a, n in zip(positions, given[1], strict=True) if n > 1 << 62)
+    if is_reversed:
+        mask = (1 << count) - 1
     inputs = [writer.tensor(data), begin, end, writer.vector(strides.tolist())]
     attributes = {
-        "T": _dtype(writer.graph.dtype_of(data)),
+        "T": dtype,
         "Index": _dtype(np.dtype(np.int64)),
         "begin_mask": mask,
-        "end_mask": end_mask,
+        "end_mask": mask,
         "ellipsis_mask": 0,
         "new_axis_mask": 0,
         "shrink_axis_mask": 0,
@@ -454,7 +455,9 @@ def _unsqueeze(writer: _NodeWriter, node: Node) -> None:
 
 def _pad(writer: _NodeWriter, node: Node) -> None:
     """Write PadV2, whose paddings are a matrix with a row for each dimension."""
-    data, sizes, filling = node.inputs
+    data, sizes, *fillings = node.inputs
+    dtype = writer.graph.dtype_of(data)
+    filling = writer.tensor(fillings[0]) if fillings else writer.constant(np.zeros((), dtype))
     known = writer.graph.initializers.get(sizes)
     int64, int32 = _dtype(np.dtype(np.int64)), _dtype(np.dtype(np.int32))
     if known is not None:
@@ -468,8 +471,8 @@ def _pad(writer: _NodeWriter, node: Node) -> None:
         inputs = [rows, writer.constant(np.array([1, 0], np.int32))]
         attributes = {"T": int64, "Tperm": int32}
         paddings = writer.add("Transpose", "paddings/Transpose", inputs, "y", attributes)
-    inputs = [writer.tensor(data), paddings, writer.tensor(filling)]
-    attributes = {"T": _dtype(writer.graph.dtype_of(data)), "Tpaddings": int64}
+    inputs = [writer.tensor(data), paddings, filling]
+    attributes = {"T": _dtype(dtype), "Tpaddings": int64}
     writer.named(node, "PadV2", inputs, attributes, ["output"])
 
 
@@ -536,6 +539,11 @@ def _assert(writer: _NodeWriter, node: Node) -> None:
     writer.named(node, "Assert", [condition, text, *values], attributes, [])
 
 
+def _packed(writer: _NodeWriter, node: Node) -> None:
+    del writer, node
+    raise PackedRead
+
+
 _SPECIAL: Mapping[str, Callable[[_NodeWriter, Node], None]] = {
     "All": _reduction,
     "Any": _reduction,
@@ -550,6 +558,7 @@ _SPECIAL: Mapping[str, Callable[[_NodeWriter, Node], None]] = {
     "GatherElements": _gather_elements,
     "If": _if,
     "Pad": _pad,
+    PACKED: _packed,
     "ReduceMax": _reduction,
     "ReduceMean": _reduction,
     "ReduceMin": _reduction,

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from bridge.core_ops.graph_walk import walk_main
 from bridge.graphs.values import Value
 from bridge.tf_operations.function_writer import FunctionWriter
+from bridge.tf_operations.linear_algebra import QR_CALLS, PackedRead
 from bridge.tf_operations.operation_graph import Graph
 from bridge.tf_operations.operation_table import TARGET
 from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import linear_form, parse_size
 from xla_call_module.errors import StructureError
+from xla_call_module.passes.linear_algebra import lower_linalg
+from xla_call_module.passes.module_pass import open_call, run_on_module
+from xla_call_module.passes.platform_selection import select_platforms
 from xla_call_module.size_polynomials import Shape
-from xla_call_module.stablehlo.modules import open_module
+from xla_call_module.stablehlo.mhlo import compose_custom_calls
 
 __all__ = ["lower_call"]
+
+_CPU = "cpu"
 
 
 def lower_call(
@@ -31,14 +39,30 @@ def lower_call(
         InteropError: an operation that TensorFlow cannot express; the message names it and its
             place in the source.
     """
-    outermost = Graph(asserts_shapes=shape_assertions)
+    native = frozenset(TARGET.custom_calls)
+    try:
+        return _lower(call, native, asserts_shapes=shape_assertions, prefix=name_prefix)
+    except PackedRead:
+        others = native - QR_CALLS
+        return _lower(call, others, asserts_shapes=shape_assertions, prefix=name_prefix)
+
+
+def _lower(
+    call: CallModule, native: frozenset[str], *, asserts_shapes: bool, prefix: str
+) -> TensorFlowGraph:
+    """Return the graph of a call, some of whose calls of LAPACK are replaced by loops."""
+    outermost = Graph(asserts_shapes=asserts_shapes)
     arguments = [_argument(outermost, call.args[index]) for index in call.kept]
     graph = Graph(outer=outermost)
-    with open_module(call.module) as module:
+    platform = _CPU if _CPU in call.platforms else call.platforms[0]
+    passes = [select_platforms([platform]), lower_linalg(native=native)]
+    with open_call(dataclasses.replace(call, exported=b"")) as parsed:
+        module = run_on_module(parsed, passes).module
+        compose_custom_calls(module)
         results = walk_main(graph, module, arguments, TARGET)
     for value in results:
         graph.add_result(value)
-    writer = FunctionWriter(f"{name_prefix}{call.name}")
+    writer = FunctionWriter(f"{prefix}{call.name}")
     main = writer.main(graph)
     return TensorFlowGraph(main, tuple(writer.functions))
 

@@ -1,4 +1,4 @@
-"""The graph of TensorFlow's operations while it is built: kernels that lack, Grappler's rewrites."""
+"""The graph of TensorFlow's operations while it is built: missing kernels, Grappler's rewrites."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Graph(TensorGraph):
         asserts_shapes: whether it asserts what an export asks of sizes.
     """
 
-    format = "TensorFlow's operations"
+    format = "TensorFlow"
     zero_copies = False
     assertions: list[str]
 
@@ -316,11 +316,11 @@ def _matmul(
     (left, right), ((shape, dtype),) = inputs, results
     dims = [dim for dim in shape if dim is not None]
     if right.rank == 1:
-        column = nodes.reshape(graph, right, (*right.shape, 1))
+        column = graph.expand(nodes.reshape(graph, right, (*right.shape, 1)))
         made = graph.node("MatMul", [left, column], shape=(*dims, 1))
         return [nodes.reshape(graph, made, dims)]
     if left.rank == 1:
-        row = nodes.reshape(graph, left, (1, *left.shape))
+        row = graph.expand(nodes.reshape(graph, left, (1, *left.shape)))
         made = graph.node("MatMul", [row, right], shape=(1, *dims))
         return [nodes.reshape(graph, made, dims)]
     if left.rank > right.rank == 2:
@@ -353,8 +353,28 @@ def _untransposed(graph: Graph, value: Value) -> tuple[Value, bool]:
     return Value(value.dtype, shape, shape, node.inputs[0]), True
 
 
+def _along_last(op_type: str) -> Callable[..., list[Value]]:
+    """Return how an operation along a dimension is one along the last."""
+
+    def replace(
+        graph: Graph, inputs: Sequence[Value], results: _Results, attributes: Mapping[str, Any]
+    ) -> list[Value]:
+        (value,), axis = inputs, attributes["axis"]
+        last = value.rank - 1
+        if axis == last:
+            return graph._add(op_type, inputs, results, {})
+        order = [*(number for number in range(value.rank) if number != axis), axis]
+        turned = graph.expand(nodes.transpose(graph, value, order))
+        made = graph.node(op_type, [turned], shape=turned.shape, axis=last)
+        return [nodes.transpose(graph, made, [order.index(number) for number in range(value.rank)])]
+
+    return replace
+
+
 # What is written in another way, before it is a node.
 _REPLACEMENTS: Mapping[str, Callable[..., list[Value] | None]] = {
     "GatherND": _gather_nd,
+    "LogSoftmax": _along_last("LogSoftmax"),
     "MatMul": _matmul,
+    "Softmax": _along_last("Softmax"),
 }

@@ -13,7 +13,16 @@ from bridge.core_ops.stablehlo_operation import Emit, GraphTarget, Operation, Ru
 from bridge.core_ops.windows import dynamic_reduce_window
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
-from bridge.tf_operations import bits, elementwise, loops, reductions
+from bridge.tf_operations import (
+    bits,
+    convolutions,
+    elementwise,
+    fourier,
+    linear_algebra,
+    loops,
+    reductions,
+    sorting,
+)
 from bridge.tf_operations.operation_graph import Graph
 from bridge.tf_operations.signatures import has_kernel
 from xla_call_module.dtypes import DTYPES
@@ -23,8 +32,8 @@ from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 __all__ = ["TARGET"]
 
 _FAMILIES = (
-    bits, branches, dots, elementwise, gathers, loops, reductions, scatters, shapes, slicing,
-    windows,
+    bits, branches, convolutions, dots, elementwise, fourier, gathers, linear_algebra, loops,
+    reductions, scatters, shapes, slicing, sorting, windows,
 )  # fmt: skip
 
 
@@ -62,7 +71,7 @@ def _collective(graph: Graph, op: Operation) -> Sequence[Value]:
     groups = np.asarray(op.raw.attributes[_DEVICES[is_permutation]])
     if groups.dtype.kind != "i" or groups.any() or (is_permutation and not groups.size):
         op.refuse(
-            "it is for several devices, and a graph of TensorFlow's operations runs on one",
+            "it is for several devices, and a graph of operations runs on one",
             "export the function without a mesh, or with one of a single device",
         )
     pairs = zip(op.operands, op.results, strict=True)
@@ -108,6 +117,8 @@ _RULES: Mapping[str, Rule] = {
     "stablehlo.replica_id": Rule(_device_number),
 }
 _CUSTOM_CALLS: Mapping[str, Rule] = {
+    **linear_algebra.CUSTOM_CALLS,
+    **sorting.CUSTOM_CALLS,
     "Sharding": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "annotate_device_placement": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "xla.sdy.FuncResultSharding": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
@@ -119,12 +130,26 @@ _CUSTOM_CALLS: Mapping[str, Rule] = {
 }
 # Those that TensorFlow computes as precisely; all others are computed by their decompositions.
 _COMPOSITES: Mapping[str, Rule] = {
-    f"chlo.{name}": Rule(_native(name.capitalize()), expand=False)
-    for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "erf", "erfc", "sinh")
+    "chlo.top_k": Rule(sorting.top_k, expand=False),
+    **{
+        f"chlo.{name}": Rule(_native(name.capitalize()), expand=False)
+        for name in (
+            "acos",
+            "acosh",
+            "asin",
+            "asinh",
+            "atan",
+            "atanh",
+            "cosh",
+            "erf",
+            "erfc",
+            "sinh",
+        )
+    },
 }
 
 TARGET = GraphTarget(
-    name="TensorFlow's operations",
+    name="TensorFlow",
     rules=_RULES,
     custom_calls=_CUSTOM_CALLS,
     composites=_COMPOSITES,

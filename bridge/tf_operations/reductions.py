@@ -53,12 +53,12 @@ def _reduce(graph: Graph, op: Operation) -> Sequence[Value]:
         if is_identity(reducer, starts[0]):
             return [result]
         return [nodes.elementwise(graph, _COMBINING[reducer], result, starts[0])]
-    if count == 2 and len(axes) == 1 and not may_be_empty(values[0], axes):
-        if is_counting(graph, values[1], axes[0]):
-            order = extreme_and_place_of(region.block, trial_of(region, graph))
-            least = "maximum" if order == "max" else "minimum"
-            if order and is_identity(least, starts[0]) and starts[1].scalar == 0:
-                return _extreme_and_index(graph, order, values, axes[0])
+    orderly = count == 2 and len(axes) == 1 and not may_be_empty(values[0], axes)
+    if orderly and is_counting(graph, values[1], axes[0]):
+        order = extreme_and_place_of(region.block, trial_of(region, graph))
+        least = "maximum" if order == "max" else "minimum"
+        if order and is_identity(least, starts[0]) and starts[1].scalar == 0:
+            return _extreme_and_index(graph, order, values, axes[0])
     return reduce_by_region(graph, region, values, starts, axes)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+from bridge.core.operations_option import OPERATIONS
+
 Row = dict[str, str]
 
 
@@ -80,6 +82,7 @@ _SHARED = {
     "hoist_constants": ("default", "none", "all"),
     "linalg": ("portable", "lapack"),
     "disabled_checks": ("none", "platform", "shape_assertions"),
+    "operations": OPERATIONS,
     "mode": _MODES,
 }
 # TensorFlow does not have the library.
@@ -102,6 +105,7 @@ SAVE = Table(
     _pairs(
         _LAPACK,
         (("batch_buckets", "given"), ("sizes", "static")),
+        (("batch_buckets", "given"), ("operations", "tensorflow")),
         # An argument that no module takes has no name of its own.
         (("function", "unused"), ("names", "default")),
         (("function", "unused"), ("names", "mapping")),
@@ -129,6 +133,9 @@ UPDATES = Table(
     _pairs(
         _LAPACK,
         (("batch_buckets", "of the other"), ("sizes", "static")),
+        (("batch_buckets", "of the other"), ("operations", "tensorflow")),
+        # XLA has no mutexes.
+        (("mode", "jit"), ("operations", "tensorflow")),
         (("batch_buckets", "of the other"), ("model", "function")),
         (("batch_buckets", "of the other"), ("model", "donated")),
         (("rest", "nothing"), ("names", "given")),
@@ -158,6 +165,7 @@ LAYER = Table(
         "function": _FUNCTIONS,
         "gradient_order": ("1", "0", "2"),
         "trainable": ("yes", "no"),
+        "operations": OPERATIONS,
         "mode": _MODES,
         "origin": ("live", "saved"),
     },

@@ -29,7 +29,7 @@ TESTED = {
     },
     "convert": {
         TABLES: "fun polymorphic_shapes polymorphic_constraints platforms disabled_checks "
-        "with_gradient gradient_order residuals hoist_constants linalg",
+        "with_gradient gradient_order residuals hoist_constants linalg operations",
         "tests/bridge/converting/test_variable_state.py": "variables updates",
     },
     "exported_from_stage": {
@@ -42,13 +42,13 @@ TESTED = {
     },
     "retarget": {
         TABLES: "exported tensorflow platforms",
-        "tests/bridge/test_retarget_file.py": "to disabled_checks linalg lift overwrite",
+        "tests/bridge/test_retarget_file.py": "to disabled_checks linalg lift operations overwrite",
         "tests/savedmodel/test_gradient_orders.py": "gradient_order",
     },
     "save": {
         TABLES: "model path params args platforms trainable inputs outputs gradient_order "
         "residuals hoist_constants tensorflow disabled_checks linalg num_shards manifest "
-        "batch_buckets defaults",
+        "batch_buckets defaults operations",
         "tests/bridge/test_save.py": "overwrite",
         "tests/bridge/core/test_updates.py": "updates",
     },
@@ -104,12 +104,12 @@ TESTED = {
         "tests/bridge/test_jax2tf.py": "tensor partition_dimensions"
     },
     "keras.ExportedLayer": {
-        TABLES: "exported params trainable gradient_order",
+        TABLES: "exported params trainable gradient_order operations",
         "tests/bridge/test_keras_layer.py": "state rng train kwargs",
         "tests/bridge/test_keras_without_jaxlib.py": "tensorflow",
     },
     "tf_keras.ExportedLayer": {
-        TABLES: "exported params trainable gradient_order",
+        TABLES: "exported params trainable gradient_order operations",
         "tests/bridge/test_tf_keras.py": "state rng train tensorflow kwargs",
     },
     "meshes.mesh_of": {"tests/eight_devices/loading.py": "saved devices"},
@@ -127,8 +127,7 @@ TESTED = {
     },
     "serving.rollback": {"tests/bridge/serving/test_publishing.py": "base_path to keep"},
     "serving.write_configs": {
-        "tests/bridge/serving/test_configuration.py": "folder models batching metrics_path "
-        "platforms"
+        "tests/bridge/serving/test_configuration.py": "folder models batching platforms"
     },
     "testing.assert_gradients_match": {
         "tests/bridge/test_testing.py": "fun args kwargs order modes reference variables forward "
@@ -224,6 +223,7 @@ WRONG = {
     ),
     "hoist_constants": ((-1, True, 1.5, "all"), r"hoist_constants is .*; expected a number of byt"),
     "linalg": (("blas", None, True), r"linalg is .*; expected 'portable' or 'lapack'"),
+    "operations": (("tf", None, True), r"operations is .*; expected one of 'xla', 'tensorflow'"),
     "platforms": ((["abacus"], []), r"platform"),
     "disabled_checks": ((["platfrom"], "everything", 3), r"safety check|disabled_checks is 3"),
     "tensorflow": (("1.15", "new", 2.16), r"TensorFlow|tensorflow"),
@@ -232,12 +232,13 @@ WRONG = {
 }
 TAKES = {
     "save": ("gradient_order", "hoist_constants", "linalg", "platforms", "disabled_checks",
-             "tensorflow", "num_shards", "batch_buckets"),
-    "convert": ("gradient_order", "hoist_constants", "linalg", "platforms", "disabled_checks"),
+             "tensorflow", "num_shards", "batch_buckets", "operations"),
+    "convert": ("gradient_order", "hoist_constants", "linalg", "platforms", "disabled_checks",
+                "operations"),
     "save_litert": ("gradient_order",),
     "save_onnx": ("gradient_order",),
-    "keras.ExportedLayer": ("gradient_order", "tensorflow"),
-    "tf_keras.ExportedLayer": ("gradient_order", "tensorflow"),
+    "keras.ExportedLayer": ("gradient_order", "tensorflow", "operations"),
+    "tf_keras.ExportedLayer": ("gradient_order", "tensorflow", "operations"),
 }  # fmt: skip
 REFUSED = [(verb, option, value) for verb in TAKES for option in TAKES[verb]
            for value in WRONG[option][0]]  # fmt: skip

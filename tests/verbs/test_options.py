@@ -47,6 +47,7 @@ def _shared(row):
         "gradient_order": int(row["gradient_order"]),
         "residuals": row["residuals"] == "yes",
         "linalg": row["linalg"],
+        "operations": row["operations"],
         "disabled_checks": CHECKS[row["disabled_checks"]],
         **HOISTED[row["hoist_constants"]],
     }
@@ -299,7 +300,10 @@ class Layered(tf.Module):
         home = bridge.keras if row["framework"] == "keras" else bridge.tf_keras
         source, options = _layer_source(row, folder)
         self.layer = home.ExportedLayer(
-            source, gradient_order=int(row["gradient_order"]), **options
+            source,
+            gradient_order=int(row["gradient_order"]),
+            operations=row["operations"],
+            **options,
         )
         signature = [tf.TensorSpec([4, 3], tf.float32, "x")]
         self.call = tf.function(self.layer, input_signature=signature, autograph=False)

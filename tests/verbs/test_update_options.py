@@ -156,6 +156,7 @@ class Saved:
             "linalg": row["linalg"],
             "disabled_checks": CHECKS[row["disabled_checks"]],
             "updates": {"step": 0},
+            "operations": row["operations"],
             **HOISTED[row["hoist_constants"]],
             **FILES[row["files"]],
         }

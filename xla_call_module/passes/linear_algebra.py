@@ -9,7 +9,7 @@ lowers from `jax.lax` programs with the same operands and results.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from xla_call_module._jax import PassManager, func, ir
@@ -29,7 +29,7 @@ __all__ = ["lower_linalg"]
 _CUSTOM_CALL = ("stablehlo.custom_call",)
 
 
-def lower_linalg(*, operations: bool = False) -> ModulePass:
+def lower_linalg(*, operations: bool = False, native: Collection[str] = ()) -> ModulePass:
     """Return the pass that replaces calls of LAPACK, cuSOLVER and hipSOLVER.
 
     Batches are computed together. Their dimensions may be symbolic, those of the matrices not.
@@ -40,6 +40,7 @@ def lower_linalg(*, operations: bool = False) -> ModulePass:
 
     Args:
         operations: whether StableHLO's own operations of linear algebra are replaced, too.
+        native: the targets that stay, since what runs the module has them.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -56,16 +57,17 @@ def lower_linalg(*, operations: bool = False) -> ModulePass:
     return ModulePass(
         name="linear_algebra",
         ensures="no linear algebra library is called",
-        violation=functools.partial(_violation, kinds=kinds),
-        rewrite=functools.partial(_lower, kinds=kinds),
+        violation=functools.partial(_violation, kinds=kinds, native=native),
+        rewrite=functools.partial(_lower, kinds=kinds, native=native),
         requires=("platforms",),
         may_apply=lambda call: mentions(call.module, marks),
     )
 
 
-def _violation(parsed: ParsedCall, *, kinds: Sequence[str]) -> str:
-    first = next((op for op in walk(parsed.module) if _target(op, kinds)), None)
-    return "" if first is None else f"it calls {_target(first, kinds)}"
+def _violation(parsed: ParsedCall, *, kinds: Sequence[str], native: Collection[str]) -> str:
+    targets = (_target(op, kinds) for op in walk(parsed.module))
+    first = next((target for target in targets if target and target not in native), "")
+    return f"it calls {first}" if first else ""
 
 
 def _target(operation: Any, kinds: Sequence[str]) -> str:
@@ -76,9 +78,9 @@ def _target(operation: Any, kinds: Sequence[str]) -> str:
     return target if parse_target(target) is not None else ""
 
 
-def _lower(parsed: ParsedCall, *, kinds: Sequence[str]) -> ParsedCall:
+def _lower(parsed: ParsedCall, *, kinds: Sequence[str], native: Collection[str]) -> ParsedCall:
     module = parsed.module
-    operations = [op for op in walk(module) if op.name in kinds]
+    operations = [op for op in walk(module) if _target(op, kinds) not in ("", *native)]
     forms = [(op, form) for op in operations if (form := _read_form(parsed.call.name, op))]
     spliced: dict[LibraryForm, Any] = {}
     names = symbols_of(module)

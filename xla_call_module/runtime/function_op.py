@@ -7,7 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from xla_call_module._tf import function_body, graph_operation_maker, register_function
+from xla_call_module._tf import (
+    function_body,
+    graph_operation_maker,
+    register_function,
+    stop_recording,
+)
 from xla_call_module.call import CallModule
 from xla_call_module.checks import SHAPE_ASSERTIONS
 from xla_call_module.node import FUNCTION_CALL, OP, encode_node, to_function_call
@@ -44,7 +49,9 @@ class FunctionOp(Op):
 
     def run(self, operands: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The results in eager mode."""
-        results: list[tf.Tensor] = list(self._function_of_operations()(*operands))
+        function = self._function_of_operations()
+        with stop_recording():  # TensorFlow's gradients of the operations are not those of JAX
+            results: list[tf.Tensor] = list(function(*operands))
         return results
 
     def add_to_graph(
@@ -88,8 +95,13 @@ class FunctionOp(Op):
         """
         if self._traced is None:
             with tf.init_scope(), tf.device(None):
-                body = function_body(self._read_definition())
+                main, *others = self._read_definitions()
+                for other in others:
+                    register_function(other)
+                body = function_body(main)
                 definition = body.as_graph_def()
+                # A graph hands on to files what was imported together with its nodes.
+                definition.library.function.extend(others)
                 arguments = [tensor.name for tensor in body.inputs]
                 results = [tensor.name for tensor in body.outputs]
 
@@ -108,11 +120,9 @@ class FunctionOp(Op):
                 self._traced = function.get_concrete_function()
         return self._traced
 
-    def _read_definition(self) -> Any:
-        """Return the first FunctionDef; those that it calls become known to TensorFlow."""
+    def _read_definitions(self) -> list[Any]:
+        """Return the FunctionDefs."""
         library = tf.compat.v1.GraphDef().library
         for definition in self._definitions:
             library.function.add().ParseFromString(definition)
-        for function in library.function[1:]:
-            register_function(function)
-        return library.function[0]
+        return list(library.function)

@@ -12,13 +12,18 @@ from functools import partial
 import numpy as np
 
 from bridge.core_ops.regions import trial_of
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
+from bridge.core_ops.sort_comparators import (
+    comparison_of,
+    pairwise_places,
+    reduction_setting,
+    top_k_options,
+)
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.onnx.arithmetic.bits import in_total_order
 from bridge.onnx.graph.graph_builder import Graph
 from xla_call_module.size_polynomials import Dim
-from xla_call_module.stablehlo.attributes import comparison_direction
 from xla_call_module.stablehlo.sort_keys import SortKey, sort_keys_of
 
 __all__ = ["RULES", "approx_top_k", "dynamic_top_k", "top_k"]
@@ -35,7 +40,9 @@ def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
             "sort with is_stable=True (stable=True in jax.numpy)",
         )
     if keys is None:
-        places = _pairwise_order(graph, op, axis)
+        places = _top(
+            graph, pairwise_places(graph, op, axis), axis, values[0].shape[axis], descending=False
+        )
         return [_along(graph, value, places, axis) for value in values]
     order: Value | None = None
     for key in reversed(keys):
@@ -109,16 +116,8 @@ def top_k(graph: Graph, op: Operation) -> Sequence[Value] | None:
     0 is greater than -0, NaN greater than all numbers, and -NaN less than all of them. Of equal
     elements the first comes first, whether or not that is asked for.
     """
-    settings = op.text("composite_attributes") or op.text("mhlo.attributes")
-    options = dict(part.strip("{} ").split(" = ") for part in settings.split(","))
-    if (
-        options.keys() - {"is_stable", "k", "largest"}
-        or len(op.operands) != 1
-        or "k" not in options
-    ):
-        return None
-    descending = options.get("largest", "true").startswith("true")
-    return _greatest(graph, op, int(options["k"].split(":")[0]), descending=descending)
+    options = top_k_options(op)
+    return None if options is None else _greatest(graph, op, options[0], descending=options[1])
 
 
 def dynamic_top_k(graph: Graph, op: Operation) -> Sequence[Value]:
@@ -138,9 +137,9 @@ def _greatest(graph: Graph, op: Operation, count: Dim, *, descending: bool) -> S
 
 def approx_top_k(graph: Graph, op: Operation) -> Sequence[Value]:
     """The custom call `ApproxTopK`: the greatest or least elements, which are found exactly."""
-    values, axis = op.operands[:2], _setting(op, "reduction_dim")
+    values, axis = op.operands[:2], reduction_setting(op, "reduction_dim")
     count = op.results[0].shape[axis]
-    direction = _comparison_of(op)
+    direction = comparison_of(op)
     if count is None or direction not in ("GT", "LT") or len(op.operands) != 4:
         op.refuse("its size or its comparator is not supported")
     key = SortKey(0, descending=direction == "GT", signed_zeros=False)
@@ -148,72 +147,6 @@ def approx_top_k(graph: Graph, op: Operation) -> Sequence[Value]:
     return [_along(graph, value, order, axis) for value in values]
 
 
-def _setting(op: Operation, name: str) -> int:
-    config = op.text("mhlo.backend_config") or op.text("backend_config")
-    return int(config.partition(f"{name} = ")[2].split(" ")[0])
-
-
-def _comparison_of(op: Operation) -> str:
-    """The direction of the only comparison in the function that a custom call names."""
-    body = op.regions[0].block
-    comparisons = [v.operation for v in body if v.operation.name == "stablehlo.compare"]
-    arguments = list(body.arguments)[:2]
-    if len(comparisons) != 1 or list(comparisons[0].operands) != arguments:
-        return ""
-    return comparison_direction(comparisons[0])
-
-
-# All elements are compared with all others, so that many are a hundred million comparisons.
-_MAX_ELEMENTS = 10_000
-
-
-def _pairwise_order(graph: Graph, op: Operation, axis: int) -> Value:
-    """Return the index of the element for each place of a stable sort along a dimension.
-
-    Raises:
-        UnsupportedError: there are too many elements to compare all of them.
-    """
-    values = [graph.expand(value) for value in op.operands]
-    shape, rank = values[0].shape, values[0].rank
-    size = shape[axis]
-    if isinstance(size, int) and size > _MAX_ELEMENTS:
-        op.refuse(
-            f"its comparator is not the order of one operand after another, and {size} elements "
-            "are too many to compare each with each",
-            "sort by keys, as jax.lax.sort does",
-        )
-    square = (*shape[:axis], size, size, *shape[axis + 1 :])
-    after = [number for number in range(rank + 1) if number != axis]  # the other one comes first
-    before = [number for number in range(rank + 1) if number != axis + 1]
-    own = [graph.expand(nodes.broadcast_in_dim(graph, value, after, square)) for value in values]
-    other = [graph.expand(nodes.broadcast_in_dim(graph, value, before, square)) for value in values]
-    first = _compare_pairs(graph, op, other, own)
-    tie = nodes.elementwise(graph, "Equal", first, _compare_pairs(graph, op, own, other))
-    line = nodes.count_up(graph, size)
-    indices = [nodes.broadcast_in_dim(graph, line, [n], square) for n in (axis, axis + 1)]
-    earlier, later = (nodes.elementwise(graph, name, *indices) for name in ("Less", "Greater"))
-    # XLA, and StableHLO's interpreter, turn around what a comparator says to be before each other.
-    precedes = nodes.where(graph, tie, nodes.where(graph, first, later, earlier), first)
-    places = _count_before(graph, precedes, axis, shape)
-    ends = [(shape, np.dtype(np.int64))] * 2
-    return graph.nodes_of("TopK", [places, graph.size(size)], ends, axis=axis, largest=0)[1]
-
-
-def _compare_pairs(
-    graph: Graph, op: Operation, left: Sequence[Value], right: Sequence[Value]
-) -> Value:
-    pairs = [value for pair in zip(left, right, strict=True) for value in pair]
-    (before,) = op.regions[0].apply(graph, pairs)
-    return before.broadcast_to(left[0].shape)
-
-
-def _count_before(graph: Graph, flags: Value, axis: int, shape: tuple[Dim, ...]) -> Value:
-    """Return the number of elements that come before each element."""
-    numbers = graph.expand(nodes.cast(graph, flags, np.float32))  # exact, up to 2**24 of them
-    total = graph.node("ReduceSum", [numbers, graph.vector([axis])], shape=shape, keepdims=0)
-    return nodes.cast(graph, total, np.int64)
-
-
 RULES = {
-    "stablehlo.sort": Rule(_sort, ("dimension", "is_stable"), narrow=NarrowResults.KEPT),
+    "stablehlo.sort": Rule(_sort, ("dimension", "is_stable")),
 }

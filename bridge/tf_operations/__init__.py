@@ -1,0 +1,31 @@
+"""Calls of StableHLO as graphs of TensorFlow's own operations, made without TensorFlow.
+
+The way of the data:
+
+    a `CallModule` of any order
+        │
+        ▼
+    lowering.py            chooses a platform, replaces calls of LAPACK that have no kernel
+        │
+        ▼
+    bridge.core_ops        each operation by its rule in operation_table.py
+        │                        │ rules: elementwise.py bits.py reductions.py sorting.py loops.py
+        │                        │ convolutions.py fourier.py linear_algebra.py, and shared ones
+        ▼                        ▼
+    operation_graph.py     dtypes without kernels (signatures.py), and what Grappler must not see
+        │
+        ▼
+    function_writer.py ──▶ `savedmodel.tensorflow_graph.TensorFlowGraph`
+
+A graph names operations as `bridge.graphs` does; `signatures.py` has TensorFlow's name of each, its
+inputs and outputs, and the dtypes of which it has kernels. What is several operations of TensorFlow,
+or takes what a graph has as an attribute, is in the table at the end of `function_writer.py`.
+
+To add an operation: its line in `signatures.py`, if it is new, with the dtypes of its CPU kernels in
+TensorFlow 2.14; a rule in the file of its family; a case in the test of that file, over dtypes and
+edge values, which TensorFlow runs under Grappler; and a line in `CHANGELOG.md`.
+"""
+
+from __future__ import annotations
+
+__all__ = ()

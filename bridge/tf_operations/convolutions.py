@@ -1,0 +1,226 @@
+"""Convolutions: Conv2D, DepthwiseConv2dNative and Conv3D, with the features last."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bridge.core_ops.slicing import pad
+from bridge.core_ops.stablehlo_operation import Operation, Rule
+from bridge.core_ops.windows import count_windows
+from bridge.graphs import layouts, nodes
+from bridge.graphs.values import Value
+from bridge.tf_operations.operation_graph import Graph
+from xla_call_module.size_polynomials import Dim, floordiv, is_static, numbers_of, product
+from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
+from xla_call_module.stablehlo.walking import CONVOLUTION_ATTRIBUTES
+
+__all__ = ["RULES"]
+
+_MAX_SPATIAL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The window of a convolution, one number for each spatial dimension.
+
+    Attributes:
+        strides: the distance from one place of the kernel to the next.
+        low: the number of zeros before the input; a negative one cuts off.
+        high: the number behind it.
+        base_dilations: the distance between elements of the input.
+        dilations: the distance between elements of the kernel.
+    """
+
+    strides: tuple[int, ...]
+    low: tuple[Dim, ...]
+    high: tuple[Dim, ...]
+    base_dilations: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+    def unpadded(self) -> _Window:
+        """Return the same window on an input that is padded and dilated."""
+        count = len(self.strides)
+        return dataclasses.replace(
+            self, low=(0,) * count, high=(0,) * count, base_dilations=(1,) * count
+        )
+
+    def with_dimension(self) -> _Window:
+        """Return the window with a dimension of size 1 more in front."""
+        return _Window((1, *self.strides), (0, *self.low), (0, *self.high),
+                       (1, *self.base_dilations), (1, *self.dilations))  # fmt: skip
+
+
+def _convolution(graph: Graph, op: Operation) -> Value:
+    return _convolve(graph, op, *op.padding(op.operands[0].rank - 2))
+
+
+def _dynamic_conv(graph: Graph, op: Operation) -> Value:
+    """Return a convolution whose padding is computed, of sizes as a rule."""
+    value = nodes.reshape(graph, op.operands[2], (2 * (op.operands[0].rank - 2),))
+    padding = dataclasses.replace(op, operands=(value,)).sizes(graph, 0)
+    return _convolve(graph, op, padding[::2], padding[1::2])
+
+
+def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Dim]) -> Value:
+    inputs, kernels, outputs = _dimensions(op)
+    if len(inputs) - 2 > _MAX_SPATIAL:
+        op.refuse(f"it is along {len(inputs) - 2} dimensions, and TensorFlow's along at most three")
+    x, w = (nodes.cast(graph, v, op.result.dtype) for v in op.operands[:2])
+    if w.dtype.name in ("int64", "uint32", "uint64", "bool"):
+        op.refuse(f"TensorFlow has no convolution of {w.dtype.name}", "convert it to float32")
+    ones = (1,) * (x.rank - 2)
+    window = _Window(
+        strides=op.integers("window_strides", ones),
+        low=tuple(low),
+        high=tuple(high),
+        base_dilations=op.integers("lhs_dilation", ones),
+        dilations=op.integers("rhs_dilation", ones),
+    )
+    reversal = op.raw.attributes["window_reversal"] if op.has("window_reversal") else ()
+    x, w = nodes.transpose(graph, x, inputs), nodes.transpose(graph, w, kernels)
+    w = nodes.reverse(graph, w, [axis for axis, flag in enumerate(reversal) if flag])
+    groups, batches = op.integer("feature_group_count", 1), op.integer("batch_group_count", 1)
+    if batches > 1:
+        x, groups = _batches_as_features(graph, x, batches), batches
+    result = _complex(graph, x, w, window, groups)
+    return layouts.transpose(graph, result, [outputs.index(axis) for axis in range(len(outputs))])
+
+
+def _dimensions(op: Operation) -> tuple[list[int], list[int], list[int]]:
+    """Return the dimensions of input, kernel and result in TensorFlow's order."""
+    inputs, kernels, outputs = read_convolution_dimensions(op)
+    spatial = [str(number) for number in range(len(inputs) - 2)]
+    return (
+        [inputs.index(name) for name in ("b", *spatial, "f")],
+        [kernels.index(name) for name in (*spatial, "i", "o")],
+        [outputs.index(name) for name in ("b", *spatial, "f")],
+    )
+
+
+def _batches_as_features(graph: Graph, x: Value, groups: int) -> Value:
+    """Return groups of the batch as groups of features, each with kernels of its own."""
+    batch, *spatial, features = x.shape
+    each = floordiv(batch, groups)
+    apart = nodes.reshape(graph, x, [groups, each, *spatial, features])
+    last = apart.rank - 1
+    turned = nodes.transpose(graph, apart, [*range(1, last), 0, last])
+    return nodes.reshape(graph, turned, [each, *spatial, features * groups])
+
+
+def _complex(graph: Graph, x: Value, w: Value, window: _Window, groups: int) -> Value:
+    """Return the convolution, of complex numbers by those of their parts."""
+    if x.dtype.kind != "c":
+        return _of_any_rank(graph, x, w, window, groups)
+    kind, do = np.dtype(f"f{x.dtype.itemsize // 2}"), partial(nodes.elementwise, graph)
+    (a, b), (c, d) = (
+        [graph.node(name, [value], shape=value.shape, dtype=kind) for name in ("Real", "Imag")]
+        for value in map(graph.expand, (x, w))
+    )
+    ac, bd, ad, bc = (
+        _of_any_rank(graph, left, right, window, groups)
+        for left, right in ((a, c), (b, d), (a, d), (b, c))
+    )
+    parts = [graph.expand(do("Sub", ac, bd)), graph.expand(do("Add", ad, bc))]
+    return graph.node("Complex", parts, shape=parts[0].shape, dtype=x.dtype)
+
+
+def _of_any_rank(graph: Graph, x: Value, w: Value, window: _Window, groups: int) -> Value:
+    """Return the convolution, along one dimension at least two by those along two."""
+    if x.rank - 2 < 2:
+        x, w = nodes.expand_dims(graph, x, [1]), nodes.expand_dims(graph, w, [0])
+        made = _of_any_rank(graph, x, w, window.with_dimension(), groups)
+        return nodes.squeeze(graph, made, [1])
+    x, window = _padded(graph, x, window)
+    sizes = [
+        count_windows(x.shape[axis + 1] + low + high, w.shape[axis], stride, dilation)
+        for axis, (low, high, stride, dilation) in enumerate(
+            zip(window.low, window.high, window.strides, window.dilations, strict=True)
+        )
+    ]
+    shape = [x.shape[0], *sizes, w.shape[-1]]
+    if product((*x.shape, *w.shape)) == 0 or 0 in sizes:
+        return graph.expand(nodes.constant_like(x, 0).broadcast_to(tuple(shape)))
+    if x.rank - 2 > 2 and groups > 1:
+        return _in_groups(graph, x, w, window, groups)
+    inputs = [graph.expand(x), graph.expand(w)]
+    moves = _attributes(x, w, window, sizes)
+    if groups > 1 and groups == x.shape[-1] and _is_depthwise(window, moves):
+        kernel = nodes.reshape(graph, w, [*w.shape[:-2], groups, floordiv(w.shape[-1], groups)])
+        inputs = [inputs[0], graph.expand(kernel)]
+        return graph.node("DepthwiseConv2dNative", inputs, shape=shape, **moves)
+    return graph.node("Conv2D" if x.rank == 4 else "Conv3D", inputs, shape=shape, **moves)
+
+
+def _padded(graph: Graph, x: Value, window: _Window) -> tuple[Value, _Window]:
+    """Return the input with what an operation cannot put around and between its elements."""
+    sizes = [*window.low, *window.high]
+    plain = is_static(sizes) and all(int(str(n)) >= 0 for n in sizes)
+    is_padded = x.rank - 2 > 2 and any(sizes)  # Conv3D has no padding of its own
+    if plain and not is_padded and all(step == 1 for step in window.base_dilations):
+        return x, window
+    between = (0, *(step - 1 for step in window.base_dilations), 0)
+    zero = nodes.constant_like(x, 0)
+    x = pad(graph, x, zero, (0, *window.low, 0), (0, *window.high, 0), between)
+    return x, window.unpadded()
+
+
+def _attributes(x: Value, w: Value, window: _Window, sizes: Sequence[Dim]) -> dict[str, Any]:
+    """Return strides, dilations and the padding: VALID or SAME where it is that."""
+    moves: dict[str, Any] = {
+        "strides": [1, *window.strides, 1],
+        "dilations": [1, *window.dilations, 1],
+    }
+    low, high = numbers_of(window.low), numbers_of(window.high)
+    if not any((*low, *high)):
+        return {**moves, "padding": "VALID"}
+    if _is_same(x, w, window, sizes):
+        return {**moves, "padding": "SAME"}
+    pads = [0, 0, *(n for pair in zip(low, high, strict=True) for n in pair), 0, 0]
+    return {**moves, "padding": "EXPLICIT", "explicit_paddings": pads}
+
+
+def _is_same(x: Value, w: Value, window: _Window, sizes: Sequence[Dim]) -> bool:
+    """Return whether the padding is what TensorFlow computes for SAME."""
+    whole = (*x.shape[1:-1], *w.shape[:-2], *sizes)
+    if not is_static(whole):
+        return False
+    rows = zip(
+        numbers_of(x.shape[1:-1]), numbers_of(w.shape[:-2]), numbers_of(sizes), window.strides,
+        window.dilations, window.low, window.high, strict=True,
+    )  # fmt: skip
+    for length, reach, count, stride, dilation, low, high in rows:
+        extent = (reach - 1) * dilation + 1
+        total = max((-(-length // stride) - 1) * stride + extent - length, 0)
+        if (low, high) != (total // 2, total - total // 2) or count != -(-length // stride):
+            return False
+    return True
+
+
+def _is_depthwise(window: _Window, moves: dict[str, Any]) -> bool:
+    del moves
+    return len(set(window.strides)) == 1 and set(window.dilations) == {1}
+
+
+def _in_groups(graph: Graph, x: Value, w: Value, window: _Window, groups: int) -> Value:
+    """Return the convolutions of each group of features side by side."""
+    parts = []
+    for group in range(groups):
+        sides = []
+        for value in (x, w):
+            each = floordiv(value.shape[-1], groups)
+            start, limit = each * group, each * (group + 1)
+            sides.append(nodes.slice_along(graph, value, value.rank - 1, start, limit))
+        parts.append(_of_any_rank(graph, *sides, window, 1))
+    return nodes.concat(graph, parts, x.rank - 1)
+
+
+RULES = {
+    "stablehlo.convolution": Rule(_convolution, CONVOLUTION_ATTRIBUTES),
+    "stablehlo.dynamic_conv": Rule(_dynamic_conv, CONVOLUTION_ATTRIBUTES),
+}
