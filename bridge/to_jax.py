@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,26 @@ def to_jax(model: Liftable, *, mesh: Mesh | None = None) -> Callable[..., Any]:
         >>> jax.vmap(jax.grad(jax.grad(f)))(jnp.array([0.0, 1.0])).round(2)
         Array([2.  , 0.24], dtype=float32)
     """
-    from bridge.loading.liftable import lift_source
+    from jax import export
 
-    return lift_source(model, mesh)
+    from bridge.exporting.source import default_of, open_model
+    from bridge.loading.lifted_exported import lift_exported, lift_module
+    from bridge.loading.loaded import LoadedSignature
+    from bridge.loading.loaded_model import LoadedModel
+    from bridge.loading.mlir_files import call_of_file
+    from xla_call_module.call import CallModule
+    from xla_call_module.errors import StructureError
+
+    opened = open_model(model, read_mlir=functools.partial(call_of_file, narrow=True))
+    if isinstance(opened, LoadedModel):
+        opened = default_of(opened)
+    if isinstance(opened, LoadedSignature):
+        opened = opened.exported
+    if isinstance(opened, export.Exported):
+        return lift_exported(opened, mesh)
+    if isinstance(opened, CallModule):
+        return lift_module(opened, mesh)
+    raise StructureError(
+        f"Expected something that was exported, got a {type(model).__name__}. To do: pass a "
+        "jax.export.Exported, StableHLO, the path of a file, or what bridge.load returned."
+    )

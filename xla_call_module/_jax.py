@@ -12,6 +12,7 @@ where neither JAX nor jaxlib is installed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -45,6 +46,7 @@ __all__ = [
     "logical_device_ids",
     "make_exported",
     "make_ir_context",
+    "move_operation",
     "named_shardings",
     "parse_artifact",
     "parse_fault",
@@ -313,6 +315,16 @@ def location_kind(location: Any) -> str:
         if ask() if ask is not None else isinstance(location, getattr(ir, name)):
             return kind
     return ""
+
+
+def move_operation(operation: Any, location: Any) -> None:
+    """Set the location of an operation, which a jaxlib before 0.8 cannot.
+
+    https://github.com/llvm/llvm-project/blob/main/mlir/lib/Bindings/Python/IRCore.cpp has the
+    setter. The gate can go with JAX 0.7.1, where an operation stays where it is.
+    """
+    with contextlib.suppress(AttributeError):
+        operation.location = location
 
 
 def dense_elements(array: np.ndarray[Any, Any], element: Any) -> Any:

@@ -17,7 +17,6 @@ import numpy as np
 from bridge.benchmarking.benchmark_report import BenchmarkReport, BenchmarkRow
 from bridge.benchmarking.runtime_calls import JAX, RUNTIMES
 from bridge.core._jax import enable_x64
-from bridge.core.exported_file import read_exported
 from bridge.core.probes import RANDOM, choose_sizes, draw
 from bridge.core.worker_messages import (
     describe_arrays,
@@ -25,6 +24,7 @@ from bridge.core.worker_messages import (
     read_message,
     write_message,
 )
+from bridge.exporting.exported_file import read_exported
 from bridge.formats.file_format import Conversion, FileFormat, Runtime
 from bridge.formats.format_registry import all_formats, format_of
 from bridge.save import save

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from bridge.core.exported_file import read_exported
+from bridge.exporting.exported_file import read_exported
 from xla_call_module.errors import InteropError, StructureError, shown_as_base
 
 __all__ = ["CodeError", "Target", "find_target", "import_module"]

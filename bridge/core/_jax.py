@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import experimental, export, tree_util
+from jax import experimental, export, lax, tree_util
 from jax.extend import core
 from jax.sharding import NamedSharding
 
@@ -36,6 +36,7 @@ __all__ = [
     "dimension_bounds",
     "dlpack_exporter",
     "enable_x64",
+    "has_symbolic_composites",
     "is_certain",
     "is_for_export",
     "is_lowered_narrow",
@@ -538,6 +539,22 @@ def bind_equation(equation: Any, operands: Iterable[Any]) -> Sequence[Any]:
     with equation.ctx.manager:
         results = equation.primitive.bind(*functions, *operands, **parameters)
     return results if equation.primitive.multiple_results else (results,)
+
+
+@functools.cache
+def has_symbolic_composites() -> bool:
+    """Return whether JAX lowers composites of symbolic sizes: 0.12 does, and 0.10 does not.
+
+    The gate can go when JAX 0.10 is no longer supported.
+    """
+    composite = lax.composite(lambda value: value + value, "jax_tf_bridge.probe")
+    try:
+        export.export(jax.jit(composite))(
+            jax.ShapeDtypeStruct(export.symbolic_shape("b"), np.float32)
+        )
+    except ValueError:
+        return False
+    return True
 
 
 def is_lowered_narrow(dtype: np.dtype[Any]) -> bool:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
@@ -75,12 +74,11 @@ def _token(graph: TensorGraph, op: Operation) -> Value:
     return nodes.constant(True, bool)
 
 
-_choosing = partial(Rule, narrow=NarrowResults.KEPT)
 RULES = {
     "stablehlo.after_all": Rule(_token),
-    "stablehlo.case": _choosing(_case),
+    "stablehlo.case": Rule(_case),
     "stablehlo.create_token": Rule(_token),
-    "stablehlo.if": _choosing(_if),
-    "stablehlo.map": _choosing(_map, ("dimensions",)),
-    "stablehlo.optimization_barrier": _choosing(_optimization_barrier, expand=False),
+    "stablehlo.if": Rule(_if),
+    "stablehlo.map": Rule(_map, ("dimensions",)),
+    "stablehlo.optimization_barrier": Rule(_optimization_barrier, expand=False),
 }

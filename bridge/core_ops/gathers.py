@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
 from bridge.core_ops.slicing import add_offsets, clamp, read_slice, start_vectors
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
@@ -152,10 +151,9 @@ def _torch_index_select(graph: TensorGraph, op: Operation) -> Value:
 
 
 _READ = ("dimension_numbers", "indices_are_sorted", "slice_sizes")
-_moving = partial(Rule, narrow=NarrowResults.KEPT)
 RULES = {
     # A dynamic gather may repeat its sizes as an attribute, which says nothing else.
-    "stablehlo.dynamic_gather": _moving(_dynamic_gather, _READ),
-    "stablehlo.gather": _moving(_gather, _READ),
-    "stablehlo.torch_index_select": _moving(_torch_index_select, ("batch_dims", "dim")),
+    "stablehlo.dynamic_gather": Rule(_dynamic_gather, _READ),
+    "stablehlo.gather": Rule(_gather, _READ),
+    "stablehlo.torch_index_select": Rule(_torch_index_select, ("batch_dims", "dim")),
 }

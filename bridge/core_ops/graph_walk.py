@@ -97,7 +97,7 @@ class _Walker:
         try:
             walk = functools.partial(self.walk, values)
             op = read(raw, given, walk, values, self._target)
-            emitted = _without_elements(op) or self._target.emit(rule, graph, op)
+            emitted = _without_elements(op) or rule.emit(graph, op)
         except InteropError as error:
             place = describe_location(raw)
             if place in str(error):

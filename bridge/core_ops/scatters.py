@@ -10,7 +10,7 @@ import numpy as np
 
 from bridge.core_ops.regions import reducer_of
 from bridge.core_ops.slicing import start_vectors
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Region, Rule
+from bridge.core_ops.stablehlo_operation import Operation, Region, Rule
 from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, of_size
@@ -315,6 +315,5 @@ RULES = {
     "stablehlo.scatter": Rule(
         _scatter,
         ("indices_are_sorted", "scatter_dimension_numbers", "unique_indices"),
-        narrow=NarrowResults.CONVERTED_SUMS,
     ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, constant_array, contents_of, of_array, of_sizes
@@ -118,7 +118,7 @@ def _iota(graph: TensorGraph, op: Operation) -> Value:
     return nodes.broadcast_in_dim(graph, line, [axis], shape)
 
 
-_moving = partial(Rule, expand=False, narrow=NarrowResults.KEPT)
+_moving = partial(Rule, expand=False)
 _EXPANDING = (
     "broadcast_dimensions",
     "known_expanding_dimensions",

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.folding import MAX_BYTES
 from bridge.graphs.size_arithmetic import may_wrap
@@ -350,15 +350,12 @@ def _between(graph: TensorGraph, value: Value, axis: int, start: Value, end: Val
     return graph.node("Slice", [value, start, end, graph.vector([axis])], shape=shape)
 
 
-_moving = partial(Rule, narrow=NarrowResults.KEPT)
-
-
 RULES = {
-    "stablehlo.dynamic_pad": _moving(_dynamic_pad),
-    "stablehlo.dynamic_slice": _moving(_dynamic_slice, ("slice_sizes",)),
-    "stablehlo.dynamic_update_slice": _moving(_dynamic_update_slice),
-    "stablehlo.pad": _moving(_pad, ("edge_padding_high", "edge_padding_low", "interior_padding")),
-    "stablehlo.real_dynamic_slice": _moving(_real_dynamic_slice, expand=False),
-    "stablehlo.reverse": _moving(_reverse, ("dimensions",), expand=False),
-    "stablehlo.slice": _moving(_slice, ("limit_indices", "start_indices", "strides"), expand=False),
+    "stablehlo.dynamic_pad": Rule(_dynamic_pad),
+    "stablehlo.dynamic_slice": Rule(_dynamic_slice, ("slice_sizes",)),
+    "stablehlo.dynamic_update_slice": Rule(_dynamic_update_slice),
+    "stablehlo.pad": Rule(_pad, ("edge_padding_high", "edge_padding_low", "interior_padding")),
+    "stablehlo.real_dynamic_slice": Rule(_real_dynamic_slice, expand=False),
+    "stablehlo.reverse": Rule(_reverse, ("dimensions",), expand=False),
+    "stablehlo.slice": Rule(_slice, ("limit_indices", "start_indices", "strides"), expand=False),
 }

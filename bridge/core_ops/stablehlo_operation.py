@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from bridge.core.narrow_types import NARROW_TYPES, NarrowType
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, contents_of
 from xla_call_module.dtypes import Array
@@ -24,7 +22,6 @@ from xla_call_module.stablehlo.walking import describe_operation, regions_of
 __all__ = [
     "Emit",
     "GraphTarget",
-    "NarrowResults",
     "Operation",
     "Region",
     "ResultType",
@@ -42,14 +39,12 @@ class ResultType:
     """The type of a result in the module, with None for a dynamic size.
 
     Attributes:
-        dtype: the dtype of the value in the graph.
-        shape: the shape in the module.
-        narrow: the element type in the module, where it has no dtype of its own in the graph.
+        dtype: the dtype.
+        shape: the shape.
     """
 
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...]
-    narrow: NarrowType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +187,6 @@ def read(
 Emit = Callable[[Any, Operation], Value | Sequence[Value] | None]
 
 
-class NarrowResults(enum.Enum):
-    """The way from the results of a rule, in the storage dtype, to those of narrow types."""
-
-    CONVERTED = "converted to the narrow type"
-    KEPT = "kept, since they are values that the operands have"
-    KEPT_INTEGERS = "kept of integers, converted of floats"
-    CONVERTED_SUMS = "converted where the region adds or multiplies, and kept elsewhere"
-
-
 def identity(graph: TensorGraph, op: Operation) -> Value:
     """Return the first operand as it is."""
     del graph
@@ -216,17 +202,11 @@ class Rule:
         attributes: the names of the attributes that `emit` reads, or that do not matter to it. An
             operation with any other is refused.
         expand: whether the operands are broadcast before; see `Value.unbroadcast_shape`.
-        narrow: how results of narrow types follow from those of the storage dtype.
     """
 
     emit: Emit
     attributes: tuple[str, ...] = ()
     expand: bool = True
-    narrow: NarrowResults = NarrowResults.CONVERTED
-
-
-def _emitted(rule: Rule, graph: TensorGraph, op: Operation) -> Value | Sequence[Value] | None:
-    return rule.emit(graph, op)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,7 +220,6 @@ class GraphTarget:
         composites: those of composites; all others are computed by their decompositions.
         dtype_of: the function that gives the dtype of a StableHLO element type, such as `bf16`, of
             which it is told where it stands (`where`); it raises a `DtypeError` of other ones.
-        emit: the function that applies a rule to an operation.
     """
 
     name: str
@@ -248,7 +227,6 @@ class GraphTarget:
     custom_calls: Mapping[str, Rule]
     composites: Mapping[str, Rule]
     dtype_of: Callable[..., np.dtype[Any]]
-    emit: Callable[[Rule, Any, Operation], Value | Sequence[Value] | None] = _emitted
 
     def type_of(self, text: str) -> ResultType:
         """Return the type that MLIR writes so.
@@ -265,6 +243,4 @@ def _type_of(text: str, target: GraphTarget) -> ResultType:
     if text == "!stablehlo.token":  # a token is a value of no use, as `control_flow` has it
         return ResultType(np.dtype(bool), ())
     tensor = tensor_type(text)
-    narrow = NARROW_TYPES.get(tensor.element)
-    dtype = target.dtype_of(tensor.element, where=text) if narrow is None else narrow.storage_dtype
-    return ResultType(dtype, tensor.shape, narrow)
+    return ResultType(target.dtype_of(tensor.element, where=text), tensor.shape)

@@ -22,7 +22,7 @@ from bridge.core_ops.regions import (
     reducer_of,
 )
 from bridge.core_ops.slicing import pad
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Region, Rule
+from bridge.core_ops.stablehlo_operation import Operation, Region, Rule
 from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, of_array, of_sizes
@@ -476,9 +476,7 @@ def _select_and_scatter(graph: TensorGraph, op: Operation) -> Value:
 
 
 RULES = {
-    "stablehlo.reduce_window": Rule(
-        _reduce_window, WINDOW_ATTRIBUTES, narrow=NarrowResults.CONVERTED_SUMS
-    ),
+    "stablehlo.reduce_window": Rule(_reduce_window, WINDOW_ATTRIBUTES),
     "stablehlo.select_and_scatter": Rule(
         _select_and_scatter, ("padding", "window_dimensions", "window_strides")
     ),

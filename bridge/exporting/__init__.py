@@ -1,4 +1,4 @@
-"""From a function, or a module of a framework, to an `Exported`.
+"""The one front door: from whatever a user hands over to an `Exported`, its parameters and names.
 
 1. `framework_modules` makes a `ModelFunction` of a module of Flax, Haiku, Equinox or Keras, or of
    any function: its parameters are the first argument (`model_function`), and those of classes
@@ -8,6 +8,9 @@
 3. `export_model.export_model` traces it, which makes an `ExportedModel`: the same pair of function
    and parameters. `lowering` exports it for several platforms, and says what to do where one of
    them cannot. `stages` takes what JAX has traced already.
+
+4. `source` opens what is exported already: an `Exported` in a file or bytes (`exported_file`),
+   StableHLO, a SavedModel. `read_source` makes one value of it, or of a function: a `Source`.
 
 From there on each verb binds the parameters in the way of its own target: `save` as variables of a
 `savedmodel.Function`, a layer as weights of a `LayerFunction`, `to_onnx` as initializers.

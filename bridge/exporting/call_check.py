@@ -93,7 +93,8 @@ pass x, too, or bind it, as in functools.partial(predict, x=…).
 
 
 def _unjitted(fun: Any) -> Any:
-    while isinstance(fun, type(jax.jit(check_call))):
+    jitted: Any = type(jax.jit(check_call))
+    while isinstance(fun, jitted):
         fun = fun.__wrapped__
     return fun
 
@@ -125,9 +126,8 @@ def _explain(
 
 
 def _shown(parameter: inspect.Parameter) -> str:
-    stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
     if parameter.default is parameter.empty:
-        return f"{stars}{parameter.name}"
+        return str(parameter.replace(annotation=parameter.empty))
     default = repr(parameter.default)
     return f"{parameter.name}={default if len(default) <= _MAX_DEFAULT else '…'}"
 

@@ -12,10 +12,10 @@ from jax import export, stages, tree_util
 
 from bridge.core._jax import static_parameters
 from bridge.core.explaining import arguments_of
-from bridge.core.exported_file import read_exported
 from bridge.core.updates import UpdatePositions
 from bridge.exporting.argument_specs import to_specs
 from bridge.exporting.call_check import Passed
+from bridge.exporting.exported_file import read_exported
 from bridge.exporting.framework_modules import to_model_function
 from bridge.exporting.lowering import export_for, refuse_static
 from bridge.exporting.model_function import ModelFunction
@@ -172,8 +172,8 @@ def _check_shared(key: str, params: Any, others: Any) -> None:
 
 
 def is_exported(model: Any) -> bool:
-    """Return whether a model is exported already, here or in a file."""
-    return isinstance(model, (export.Exported, str, os.PathLike))
+    """Return whether a model is exported already, here, in a file or in bytes."""
+    return isinstance(model, (export.Exported, str, bytes, bytearray, os.PathLike))
 
 
 def _read_each(model: Any) -> Any:

@@ -37,13 +37,10 @@ def _is_exported(path: str, head: bytes) -> bool:
 
 
 def _read_stablehlo(path: str | os.PathLike[str]) -> CallModule:
-    from bridge.core.exported_file import MAX_EXPORTED_BYTES
-    from bridge.loading.mlir_files import call_of_file
-    from bridge.sources.boundary_casts import cast_at_boundary
-    from savedmodel.files.model_folder import read_file
+    from bridge.exporting.source import open_model
 
-    content = read_file(path, limit=MAX_EXPORTED_BYTES)
-    return call_of_file(Path(path), content, prepare=cast_at_boundary)
+    call: CallModule = open_model(path)
+    return call
 
 
 def _inspect_stablehlo(path: str | os.PathLike[str]) -> FileReport:
@@ -56,7 +53,7 @@ def _inspect_stablehlo(path: str | os.PathLike[str]) -> FileReport:
 
 
 def _inspect_exported(path: str | os.PathLike[str]) -> FileReport:
-    from bridge.core.exported_file import call_of_exported, read_exported
+    from bridge.exporting.exported_file import call_of_exported, read_exported
     from bridge.inspecting.call_report import report_of_calls
 
     exported = read_exported(path, stand_ins=True)
@@ -75,7 +72,7 @@ def _open_stablehlo(path: str, signature: str | None) -> Runnable:
 
 
 def _open_exported(path: str, signature: str | None) -> Runnable:
-    from bridge.core.exported_file import read_exported
+    from bridge.exporting.exported_file import read_exported
 
     _check_alone(path, signature)
     return _runnable(read_exported(path, stand_ins=True))
@@ -90,9 +87,9 @@ def _runnable(exported: export.Exported) -> Runnable:
     import jax
     from jax import tree_util
 
-    from bridge.core.exported_file import call_of_exported
     from bridge.core.keys import to_logical, to_physical
     from bridge.core.names import input_names, output_names
+    from bridge.exporting.exported_file import call_of_exported
     from bridge.formats.runnable import Runnable
     from xla_call_module.exported import argument_specs
     from xla_call_module.stablehlo.refining import accepts_sizes

@@ -5,9 +5,9 @@ The modules are imported when a format is looked up, so that no verb imports the
 
 from __future__ import annotations
 
-import functools
 import os
 import pkgutil
+from collections.abc import Iterator
 from typing import Any
 
 from bridge.formats.file_format import FileFormat, Runtime
@@ -25,14 +25,13 @@ FORMATS = (
 _HEAD_BYTES = 1 << 20
 
 
-@functools.cache
-def all_formats() -> tuple[FileFormat, ...]:
-    """Return all formats.
+def all_formats() -> Iterator[FileFormat]:
+    """Yield all formats, of which each is imported when it is reached.
 
-    >>> [format_.name for format_ in all_formats()][:2]
-    ['a SavedModel', 'an ONNX model']
+    >>> next(all_formats()).name
+    'a SavedModel'
     """
-    return tuple(map(pkgutil.resolve_name, FORMATS))
+    yield from map(pkgutil.resolve_name, FORMATS)
 
 
 def format_runtimes() -> dict[str, Runtime]:

@@ -11,7 +11,6 @@ from bridge.formats.file_format import FileFormat, Runtime, RuntimeCall
 from savedmodel.files.folder import PROTO_FILE
 from savedmodel.files.model_folder import newest_version, read_one_version
 from savedmodel.files.remote import is_remote
-from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.errors import StructureError, refusing_damage
 
 if TYPE_CHECKING:
@@ -63,14 +62,11 @@ def _model_folder(path: str) -> str:
 
 
 def _choose(model: LoadedModel, path: str, key: str | None) -> LoadedSignature:
-    keys = [*model.signatures]
-    if key is None and len(keys) > 1 and DEFAULT_SIGNATURE not in {*keys, *model.others}:
-        raise StructureError(
-            f"Which signature is meant? {path} has {', '.join(keys)}, and no {DEFAULT_SIGNATURE}. "
-            "To do: name one by --signature."
-        )
+    from bridge.exporting.source import default_of
+
     if key is None:
-        return model.default
+        return default_of(model)
+    keys = [*model.signatures]
     if key not in {*keys, *model.others}:
         raise StructureError(
             f"{path} has no signature {key!r}. To do: name one of its signatures: "
@@ -83,8 +79,8 @@ def _runnable(signature: LoadedSignature) -> Runnable:
     import jax
     from jax import tree_util
 
-    from bridge.core.exported_file import call_of_exported
     from bridge.core.keys import to_physical
+    from bridge.exporting.exported_file import call_of_exported
     from bridge.formats.runnable import Runnable
     from xla_call_module.exported import argument_specs
     from xla_call_module.stablehlo.refining import accepts_sizes

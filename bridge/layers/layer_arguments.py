@@ -17,9 +17,9 @@ from jax import export, tree_util
 
 from bridge.exporting.framework_modules import from_module
 from bridge.exporting.model_function import ModelFunction, from_function
+from bridge.exporting.source import open_model
 from bridge.loading.loaded import LoadedSignature
 from bridge.loading.loaded_model import LoadedModel
-from savedmodel.read import read
 from xla_call_module.errors import ArgumentError, StructureError, remedy_for
 
 __all__ = ["LayerArguments", "parameters_of", "read_arguments"]
@@ -131,14 +131,15 @@ def _with_functions(model: Any, train: Any, params: Any, trainable: Any) -> Laye
 def _read_file(
     path: str | os.PathLike[str], train: Any, params: Any, trainable: Any
 ) -> LayerArguments:
-    """Return what a SavedModel has: its default signature, its parameters, which are trainable.
+    """Return what a file has; a SavedModel its default signature and its parameters.
 
     Raises:
         InteropError: see `bridge.load`.
         StructureError: there is no such signature.
     """
-    model = read(path)
-    loaded = LoadedModel(model)
+    loaded = open_model(path)
+    if not isinstance(loaded, LoadedModel):
+        return _with_functions(loaded, train, params, trainable)
     if isinstance(train, str):
         if train not in loaded.signatures:
             raise StructureError(
@@ -150,7 +151,8 @@ def _read_file(
     if params is None and bound.params is not None:
         params = loaded.default.params
         if trainable is True:
-            flags = [i is None or model.variables[i].trainable for i in bound.variables]
+            file = loaded.default.file
+            flags = [i is None or file.variables[i].trainable for i in bound.variables]
             trainable = tree_util.tree_unflatten(bound.params, flags)
     return _with_functions(bound.exported, train, params, trainable)
 

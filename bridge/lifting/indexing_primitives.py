@@ -13,7 +13,7 @@ from jax import lax
 
 from bridge.lifting.known_values import Dimension
 from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, LiftingRule
-from xla_call_module.stablehlo.combiners import block_dtypes, combiner_of, complex_combiner_of
+from xla_call_module.stablehlo.combiners import combiner_of, complex_combiner_of
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
 __all__ = ["RULES", "SCATTERS", "SCATTERS_OF_BOOLS"]
@@ -84,7 +84,7 @@ SCATTERS_OF_BOOLS: Mapping[str, str] = {
 
 def _scatter(op: LiftedOperation) -> Any:
     block = op.regions[0].block
-    count, dtypes = len(op.operands) // 2, block_dtypes(block)
+    count, dtypes = len(op.operands) // 2, op.region_dtypes
     arrays = op.arrays
     values, indices, updates = arrays[:count], arrays[count], arrays[count + 1 :]
     values, updates = (

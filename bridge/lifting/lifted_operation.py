@@ -21,6 +21,7 @@ from bridge.lifting.known_values import (
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import UnsupportedError
 from xla_call_module.stablehlo.attributes import Attributes
+from xla_call_module.stablehlo.combiners import block_dtypes
 from xla_call_module.stablehlo.constant_evaluation import MAX_EVALUATED, repeated_element
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import TensorType, tensor_type
@@ -137,6 +138,11 @@ class LiftedOperation(Attributes):
         if None in shape:
             self.refuse("its result has a size that nothing says")
         return tuple(dim for dim in shape if dim is not None)
+
+    @property
+    def region_dtypes(self) -> tuple[np.dtype[Any], ...]:
+        """The dtypes of the arguments of the first region."""
+        return tuple(block_dtypes(self.regions[0].block))
 
     def dimensions(self, index: int) -> tuple[Dimension, ...]:
         """Return an operand that says sizes, one for each element.

@@ -70,7 +70,7 @@ def reducer_of(block: Any) -> str:
 def _reduce(op: LiftedOperation) -> Any:
     count = len(op.operands) // 2
     axes, (region,) = op.integers("dimensions"), op.regions
-    dtypes = block_dtypes(region.block)
+    dtypes = op.region_dtypes
     values, starts = (
         [lax.convert_element_type(array, dtype) if array.dtype != dtype else array
          for array, dtype in zip(part, dtypes[:count], strict=True)]

@@ -18,7 +18,14 @@ from xla_call_module.stablehlo.attributes import comparison_direction, dictionar
 from xla_call_module.stablehlo.sort_keys import SortKey, sort_keys_of
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = ["CUSTOM_CALLS", "RULES", "approximation_settings", "compared_direction", "top_k"]
+__all__ = [
+    "CUSTOM_CALLS",
+    "RULES",
+    "approximation_settings",
+    "compared_direction",
+    "ranks_of",
+    "top_k",
+]
 
 # How many elements of all rows together are each compared with each of their row.
 MAX_COMPARISONS = 1 << 24
@@ -35,7 +42,7 @@ def _sort(op: LiftedOperation) -> Any:
     if keys == plain or (keys[0] == SortKey(0, False, True, True) and _is_exact(values[0])):
         sorted_: Any = lax.sort(values, dimension=axis, is_stable=is_stable, num_keys=len(keys))
         return list(sorted_)
-    ranks = [rank for key in keys for rank in _ranks(key, values[key.operand])]
+    ranks = [rank for key in keys for rank in ranks_of(key, values[key.operand])]
     several: Any = lax.sort(
         [*ranks, *values], dimension=axis, is_stable=is_stable, num_keys=len(ranks)
     )
@@ -47,12 +54,12 @@ def _is_exact(value: Any) -> bool:
     return not jnp.issubdtype(jnp.result_type(value), jnp.inexact)
 
 
-def _ranks(key: SortKey, value: Any) -> list[Any]:
+def ranks_of(key: SortKey, value: Any) -> list[Any]:
     """Return integers in the order of a key, two arrays for complex numbers."""
     dtype = jnp.result_type(value)
     if jnp.issubdtype(dtype, jnp.complexfloating):
         parts = (lax.real(value), lax.imag(value))
-        return [rank for part in parts for rank in _ranks(key, part)]
+        return [rank for part in parts for rank in ranks_of(key, part)]
     if dtype == np.bool_:
         value = lax.convert_element_type(value, np.uint8)
     elif jnp.issubdtype(dtype, jnp.floating):

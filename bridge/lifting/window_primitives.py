@@ -25,7 +25,7 @@ from bridge.lifting.reduction_primitives import (
     reducer_of,
 )
 from xla_call_module.stablehlo.attributes import comparison_direction
-from xla_call_module.stablehlo.combiners import block_dtypes, combiner_of, identity_of
+from xla_call_module.stablehlo.combiners import combiner_of, identity_of
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES, WINDOW_ATTRIBUTES
 
 __all__ = ["CUSTOM_CALLS", "RULES", "WindowPlaces", "computed_windows_of", "windows_of"]
@@ -114,7 +114,7 @@ def computed_windows_of(op: LiftedOperation) -> tuple[WindowPlaces, int]:
 def _reduce_windows(op: LiftedOperation, arrays: Sequence[Any], windows: WindowPlaces) -> list[Any]:
     count = len(arrays) // 2
     (region,) = op.regions
-    dtypes = block_dtypes(region.block)[:count]
+    dtypes = op.region_dtypes[:count]
     values, starts = (
         [_converted(array, dtype) for array, dtype in zip(part, dtypes, strict=True)]
         for part in (arrays[:count], arrays[count:])

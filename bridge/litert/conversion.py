@@ -16,10 +16,10 @@ from xla_call_module.tracebacks import api_boundary, warn
 if TYPE_CHECKING:
     from bridge.core.names import Names
     from bridge.core.updates import Updates
+    from bridge.exporting.source import Exportable
     from bridge.inspecting.written_file import Quantization, WrittenFile
     from bridge.litert.litert_model import State
     from bridge.sources.bound_call import BoundCall
-    from bridge.sources.known_source import Source
     from bridge.verifying.verification import VerifyRow
 
 __all__ = ["save_litert", "to_litert"]
@@ -37,7 +37,7 @@ _UNSAID = "nan"
 
 @api_boundary
 def to_litert(
-    model: Source | Any,
+    model: Exportable | Any,
     *,
     params: Any = None,
     args: Any = None,
@@ -219,7 +219,7 @@ def _constraint(rows: Sequence[VerifyRow], sizes: Sequence[Mapping[str, int]]) -
 
 @api_boundary
 def save_litert(
-    model: Source | Any,
+    model: Exportable | Any,
     path: str | os.PathLike[str],
     *,
     params: Any = None,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import jax
@@ -15,19 +13,19 @@ from jax import export
 from bridge.core.names import names_of_signature
 from bridge.core.narrowing import x64_if_needed
 from bridge.core.updates import parse_updates
+from bridge.core_ops.decompositions.decomposition import custom_calls_of
 from bridge.exporting.plain_parameters import with_counters
+from bridge.exporting.source import ModelFormat, Source, open_model, read_source
 from bridge.inspecting.tensor_report import TensorReport
 from bridge.inspecting.written_file import WrittenSignature
 from bridge.litert.converter import SignatureModule, convert
-from bridge.litert.lowering.call_lowering import Places, lower_call
+from bridge.litert.lowering.call_lowering import DECOMPOSITIONS, Places, lower_call
 from bridge.litert.lowering.lowering_table import KERNEL_TABLE, LITERT_TABLE
 from bridge.litert.lowering.storage_dtypes import at_boundary, boundary_dtype, boundary_shape
 from bridge.litert.worker_process import LiteRTProcess
 from bridge.loading.loaded_model import LoadedModel
-from bridge.sources.bound_call import BoundCall, bind_known
-from bridge.sources.known_source import KnownSource, ModelFormat, read_source
+from bridge.sources.bound_call import BoundCall, bind
 from savedmodel.model import DEFAULT_SIGNATURE
-from savedmodel.read import read
 from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError
@@ -41,7 +39,9 @@ _VARIABLE = "jax_tf_bridge_variable_"
 # That of the module with the first values of variables, which is no signature.
 _FIRST_VALUES = "jax_tf_bridge_first_values"
 _LITERT = ModelFormat(
-    name="a LiteRT model", custom_calls=tuple(LITERT_TABLE.custom_calls), shares_names=True
+    name="a LiteRT model",
+    custom_calls=(*LITERT_TABLE.custom_calls, *custom_calls_of(DECOMPOSITIONS)),
+    shares_names=True,
 )
 
 
@@ -96,7 +96,7 @@ def bind_signatures(
         for key, source in sources.items()
     }
     bound = {
-        key: bind_known(
+        key: bind(
             one,
             _LITERT,
             platform=platform,
@@ -116,7 +116,7 @@ def bind_signatures(
     return bound
 
 
-def _variables_of(known: Collection[KnownSource]) -> set[str]:
+def _variables_of(known: Collection[Source]) -> set[str]:
     """Return the names of the variables that some functions assign.
 
     Raises:
@@ -138,8 +138,7 @@ def _sources(
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """Return the source of each signature that there is, and of each that is taken."""
     wanted = [signatures] if isinstance(signatures, str) else signatures
-    if isinstance(model, str | os.PathLike) and not Path(model).is_file():
-        model = LoadedModel(read(model))
+    model = open_model(model, stand_ins=True)
     if isinstance(model, LoadedModel):
         model = dict(model.signatures)
     if not isinstance(model, Mapping):

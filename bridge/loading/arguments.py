@@ -309,7 +309,7 @@ def _is_nested_numbers(value: Any) -> bool:
 
 def _structures(args: tuple[Any, ...]) -> str:
     """Return the structures of arguments that are no single arrays, unless they are long."""
-    trees = [tree_util.tree_structure(value) for value in args]
+    trees: list[Any] = [tree_util.tree_structure(value) for value in args]
     if all(tree_util.treedef_is_leaf(tree) for tree in trees):
         return ""
     shown = ", ".join(

@@ -14,9 +14,10 @@ from jax.sharding import Mesh
 from bridge.core.keys import to_logical, to_physical
 from bridge.core.tree_matching import match_trees
 from bridge.loading.derivative_primitives import Flat, is_float0
+from bridge.loading.mlir_files import with_signature
 from bridge.loading.needed_devices import needed_devices, require_devices
 from xla_call_module.analyses.constraints import constraints_in
-from xla_call_module.call import TensorSpec
+from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import DtypeError, StructureError
@@ -24,7 +25,14 @@ from xla_call_module.exported import from_exported
 from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
 from xla_call_module.symbolic_shapes import constraints_of, limited_steps, parse_shape
 
-__all__ = ["float0_zeros", "lift_exported", "lift_leaves", "operand_of", "symbolic_specs"]
+__all__ = [
+    "float0_zeros",
+    "lift_exported",
+    "lift_leaves",
+    "lift_module",
+    "operand_of",
+    "symbolic_specs",
+]
 
 
 def lift_exported(exported: export.Exported, mesh: Mesh | None = None) -> Callable[..., Any]:
@@ -43,6 +51,29 @@ def lift_exported(exported: export.Exported, mesh: Mesh | None = None) -> Callab
         return tree_util.tree_unflatten(match.results(exported.out_tree), results)
 
     lifted.__name__ = lifted.__qualname__ = exported.fun_name
+    return jax.jit(lifted)
+
+
+def lift_module(call: CallModule, mesh: Mesh | None = None) -> Callable[..., Any]:
+    """Return StableHLO without an `Exported` as a function of JAX, of its flat arguments."""
+    from bridge.lifting.lifted_function import lift_call
+
+    call = with_signature(call)
+    flat = lift_call(call, mesh)
+    avals = [jax.ShapeDtypeStruct((), spec.dtype.numpy) for spec in call.args]
+
+    def lifted(*arrays: Any, **named: Any) -> Any:
+        if named or len(arrays) != len(avals):
+            raise StructureError(
+                f"{call.name} was called with {len(arrays)} positional and {len(named)} keyword "
+                f"arguments; expected {len(avals)} positional ones. To do: pass arrays "
+                f"({', '.join(map(str, call.args))})."
+            )
+        kept = [operand_of(arrays[index], avals[index], call.args[index]) for index in call.kept]
+        results = flat(*kept)
+        return results[0] if len(results) == 1 else results
+
+    lifted.__name__ = lifted.__qualname__ = call.name
     return jax.jit(lifted)
 
 

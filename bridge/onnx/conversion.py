@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     import onnx
 
     from bridge.core.names import Names
+    from bridge.exporting.source import Exportable
     from bridge.inspecting.written_file import WrittenFile
-    from bridge.sources.known_source import Source
 
 __all__ = ["save_onnx", "to_onnx"]
 
 
 @api_boundary
 def to_onnx(
-    exported: Source | Any,
+    exported: Exportable | Any,
     *,
     params: Any = None,
     args: Any = None,
@@ -45,6 +45,7 @@ def to_onnx(
     ONNX Runtime takes and returns no integers of 4 or 2 bits: inputs, results and parameters of
     these are int8 or uint8 with their values, and what an input has beyond them wraps around. Small
     floats other than float8_e4m3fn and float8_e5m2 are float32 in the same way, and rounded.
+    Complex numbers are pairs of floats, along a last dimension of 2.
 
     Args:
         exported: a function, or a module of Flax (linen or nnx), Haiku, Equinox or, on its JAX
@@ -73,7 +74,7 @@ def to_onnx(
 
     Raises:
         UnsupportedError: an operation that ONNX cannot express, with its source line.
-        DtypeError: elements that ONNX does not have, such as complex numbers.
+        DtypeError: elements that ONNX does not have, such as quantized ones.
         StructureError: `params` or a name does not fit.
         PlatformError: it was not lowered for the platform.
         VersionError: the opset is not one of those.
@@ -90,7 +91,7 @@ def to_onnx(
         ['x']
     """
     check_installed()
-    from bridge.onnx.onnx_model import ONNX, convert, embedded
+    from bridge.onnx.onnx_model import ONNX, convert, decomposed, embedded
     from bridge.sources.bound_call import bind_source
 
     check_order(gradient_order)
@@ -98,12 +99,12 @@ def to_onnx(
         exported, ONNX, params=params, args=args, platform=platform,
         inputs=inputs, outputs=outputs, order=gradient_order,
     )  # fmt: skip
-    return embedded(convert(bound, opset))
+    return embedded(convert(decomposed(bound), opset))
 
 
 @api_boundary
 def save_onnx(
-    model: Source | Any,
+    model: Exportable | Any,
     path: str | os.PathLike[str],
     *,
     params: Any = None,

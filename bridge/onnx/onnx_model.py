@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -12,7 +13,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from bridge.core_ops.decompositions.decomposition import custom_calls_of, decompose
 from bridge.core_ops.graph_walk import walk_main
+from bridge.exporting.source import ModelFormat
 from bridge.graphs.values import Value
 from bridge.inspecting.tensor_report import TensorReport
 from bridge.inspecting.written_file import WrittenSignature
@@ -20,9 +23,8 @@ from bridge.onnx.graph.graph_builder import Graph, NewerOpset
 from bridge.onnx.graph.kernels import dtype_of
 from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET, DEFAULT_OPSET, OPSETS
 from bridge.onnx.graph.protos import to_graph, to_tensor
-from bridge.onnx.operation_table import TARGET
+from bridge.onnx.operation_table import DECOMPOSITIONS, TARGET
 from bridge.sources.bound_call import BoundCall
-from bridge.sources.known_source import ModelFormat
 from bridge.sources.target_file import target_file
 from savedmodel.files.folder import bytes_of, fit_name, hidden_folder
 from xla_call_module.call import TensorSpec
@@ -33,9 +35,11 @@ from xla_call_module.size_polynomials import Shape
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
 from xla_call_module.stablehlo.modules import open_module
 
-__all__ = ["ONNX", "BareModel", "check_target", "convert", "embedded", "save"]
+__all__ = ["ONNX", "BareModel", "check_target", "convert", "decomposed", "embedded", "save"]
 
-ONNX = ModelFormat(name="an ONNX model", custom_calls=tuple(TARGET.custom_calls))
+ONNX = ModelFormat(
+    name="an ONNX model", custom_calls=(*TARGET.custom_calls, *custom_calls_of(DECOMPOSITIONS))
+)
 
 # protobuf reads no message of 2 GiB or more; past half of that the weights get a file of their own.
 _MAX_EMBEDDED_BYTES = 1 << 30
@@ -61,11 +65,23 @@ def embedded(bare: BareModel) -> onnx.ModelProto:
     return model
 
 
+def decomposed(bound: BoundCall) -> BoundCall:
+    """Return a bound call of operations and elements that ONNX has.
+
+    Raises:
+        UnsupportedError: an operation that has no decomposition for them.
+    """
+    arrays = {index: array for index, (_, array) in bound.parameters.items()}
+    made = decompose(bound.call, DECOMPOSITIONS, arrays)
+    parameters = {n: (name, made.parameters[n]) for n, (name, _) in bound.parameters.items()}
+    return dataclasses.replace(bound, call=made.call, parameters=parameters)
+
+
 def convert(bound: BoundCall, opset: int | None) -> BareModel:
     """The model of a function, without its initializers.
 
     Args:
-        bound: the call.
+        bound: the call, `decomposed`.
         opset: the version of ONNX's operations; None for the usual one, or the first that has all
             that the function needs.
 
@@ -179,6 +195,7 @@ def save(
         InteropError: an operation that ONNX cannot express, or more weights than one file takes.
         OSError: the file cannot be written.
     """
+    bound = decomposed(bound)
     bare = convert(bound, opset)
     size = sum(array.nbytes for array in bare.initializers.values())
     apart = size >= _MAX_EMBEDDED_BYTES if external_data == "auto" else bool(external_data)

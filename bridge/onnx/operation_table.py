@@ -1,10 +1,9 @@
 """The table of the rules by which operations of StableHLO become operations of ONNX.
 
-What is not in here is refused: complex numbers and FFTs, collectives of several devices, what talks
-to the host, and custom calls of vendors' libraries. Linear algebra has been replaced by other
-operations before (`xla_call_module.passes.linear_algebra`). Integers of few bits and small floats
-go by the same rules, in a wider dtype (`bridge.core.narrow_types`), and what they make is
-fitted (`bridge.onnx.arithmetic.narrow_operations`).
+Complex numbers, Fourier transforms, random bits, batch normalizations, and integers of few bits and
+small floats are decomposed before (`DECOMPOSITIONS`). What is not in here is refused: collectives
+of several devices, what talks to the host, and custom calls of vendors' libraries. Linear algebra
+has been replaced by other operations before (`xla_call_module.passes.linear_algebra`).
 """
 
 from __future__ import annotations
@@ -15,10 +14,14 @@ from functools import partial
 import numpy as np
 
 from bridge.core_ops import branches, dots, gathers, scatters, shapes, slicing, windows
+from bridge.core_ops.decompositions.batch_norms import BATCH_NORMS_AS_SUMS
+from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
+from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS
+from bridge.core_ops.decompositions.narrow_types import NARROW_TYPES_IN_WIDER
+from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
 from bridge.core_ops.stablehlo_operation import (
     Emit,
     GraphTarget,
-    NarrowResults,
     Operation,
     Rule,
     identity,
@@ -27,15 +30,13 @@ from bridge.core_ops.windows import dynamic_reduce_window
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.onnx.arithmetic import (
-    batch_norms,
     bits,
     casts,
     division,
     elementwise,
-    random,
+    fourier,
     reductions,
 )
-from bridge.onnx.arithmetic.narrow_operations import emit_narrow, has_narrow_types
 from bridge.onnx.arrays import sorting
 from bridge.onnx.arrays.sorting import approx_top_k, dynamic_top_k, top_k
 from bridge.onnx.graph.graph_builder import Graph
@@ -45,11 +46,11 @@ from bridge.onnx.loops import control_flow
 from bridge.onnx.windows import convolutions
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = ["TARGET"]
+__all__ = ["DECOMPOSITIONS", "TARGET"]
 
 _FAMILIES = (
-    batch_norms, bits, branches, casts, control_flow, convolutions, division, dots, elementwise,
-    gathers, random, reductions, scatters, shapes, slicing, sorting, windows,
+    bits, branches, casts, control_flow, convolutions, division, dots, elementwise,
+    gathers, reductions, scatters, shapes, slicing, sorting, windows,
 )  # fmt: skip
 
 
@@ -128,9 +129,10 @@ _NATIVE = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "erf", "si
 _COMPOSITES: Mapping[str, Rule] = {
     **{f"chlo.{name}": Rule(_native(name.capitalize()), expand=False) for name in _NATIVE},
     "chlo.top_k": Rule(top_k, expand=False),
+    **fourier.COMPOSITES,
 }
 
-_on_one_device = partial(Rule, expand=False, narrow=NarrowResults.KEPT)
+_on_one_device = partial(Rule, expand=False)
 _DEVICES = ("replica_groups", "source_target_pairs")
 # The attributes of each collective besides its groups of devices.
 _COLLECTIVES: Mapping[str, tuple[str, ...]] = {
@@ -154,15 +156,15 @@ _RULES: Mapping[str, Rule] = {
 }
 
 
-def _emit(rule: Rule, graph: Graph, op: Operation) -> Value | Sequence[Value] | None:
-    return emit_narrow(rule, graph, op) if has_narrow_types(op) else rule.emit(graph, op)
-
-
+# For operations and elements that ONNX lacks, or of which ONNX Runtime has no exact kernel.
+DECOMPOSITIONS = (
+    RANDOM_BITS_AS_INTEGERS, BATCH_NORMS_AS_SUMS, FOURIER_AS_PRODUCTS, COMPLEX_AS_PAIRS,
+    NARROW_TYPES_IN_WIDER,
+)  # fmt: skip
 TARGET = GraphTarget(
     name="ONNX",
     rules=_RULES,
     custom_calls=_CUSTOM_CALLS,
     composites=_COMPOSITES,
     dtype_of=dtype_of,
-    emit=_emit,
 )

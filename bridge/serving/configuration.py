@@ -34,7 +34,6 @@ from xla_call_module.tracebacks import api_boundary
 
 __all__ = [
     "BATCHING_FILE",
-    "METRICS_PATH",
     "MODELS_FILE",
     "MONITORING_FILE",
     "Batching",
@@ -52,7 +51,7 @@ BATCHING_FILE = "batching_parameters.txt"
 MODELS_FILE = "models.config"
 MONITORING_FILE = "monitoring.config"
 # PrometheusExporter::kPrometheusPath in tensorflow_serving/util/prometheus_exporter.cc
-METRICS_PATH = "/monitoring/prometheus/metrics"
+_METRICS_PATH = "/monitoring/prometheus/metrics"
 _PLATFORM = "tensorflow"
 # Without allowed sizes a batch may have any size; so many of them are tried.
 _MAX_SIZES_TRIED = 4096
@@ -355,7 +354,6 @@ def write_configs(
     models: Sequence[ModelConfig],
     *,
     batching: Batching | None = None,
-    metrics_path: str | None = METRICS_PATH,
     platforms: Sequence[str] = ("cpu",),
 ) -> ConfigFiles:
     """Write the files that a model server of several models is started with.
@@ -366,8 +364,6 @@ def write_configs(
         folder: the folder for the files, which is made if it does not exist.
         models: the models of the server.
         batching: how the requests of all models are batched; None if they are not.
-        metrics_path: the path below the REST port at which Prometheus finds the metrics; None for
-            none.
         platforms: `cpu`, `cuda` or both, for which the server has to compile StableHLO modules;
             none where no model calls one.
 
@@ -395,7 +391,7 @@ def write_configs(
     place = open_base_path(folder)
     return ConfigFiles(
         models=place.write_text(MODELS_FILE, text),
-        monitoring=place.write_text(MONITORING_FILE, monitoring_text(metrics_path)),
+        monitoring=place.write_text(MONITORING_FILE, monitoring_text()),
         batching=None if batching is None else place.write_text(BATCHING_FILE, batching.to_text()),
         platforms=servers,
     )
@@ -434,12 +430,11 @@ def models_text(models: Sequence[ModelConfig], platforms: Sequence[str]) -> str:
     return servers_comment(platforms) + encode_text(message)
 
 
-def monitoring_text(metrics_path: str | None = METRICS_PATH) -> str:
+def monitoring_text() -> str:
     """Return the content of monitoring.config."""
     message: Any = MonitoringConfig()
-    message.prometheus_config.enable = metrics_path is not None
-    if metrics_path is not None:
-        message.prometheus_config.path = metrics_path
+    message.prometheus_config.enable = True
+    message.prometheus_config.path = _METRICS_PATH
     return encode_text(message)
 
 

@@ -2,13 +2,10 @@
 
 The way of the data:
 
-    function, module of a library, Exported, SavedModel, file of StableHLO, CallModule
-        │ boundary_casts.py   arguments and results of narrow types in dtypes that formats have
-        ▼
-    known_source.py           `KnownSource`: its call, with the names and variables of the source
+    bridge/exporting/source.py   `Source`: its call, with the names and variables of the source
         │
         ▼
-    bound_call.py             `BoundCall`: one call, for one platform, with names and parameters
+    bound_call.py                `BoundCall`: one call, for one platform, with names and parameters
         │
         ▼
     bridge/onnx, bridge/litert

@@ -19,9 +19,8 @@ from bridge.core.names import Names, choose_names, input_names, output_names
 from bridge.core.narrow_types import storage_dtype_of
 from bridge.core.narrowing import narrow_array, narrow_dtype
 from bridge.core.trees import to_identifier, unique_names
-from bridge.loading.exported_from_call import exported_from_call
-from bridge.sources.known_source import (
-    KnownSource,
+from bridge.exporting.source import (
+    Exportable,
     ModelFormat,
     Source,
     call_of,
@@ -29,6 +28,7 @@ from bridge.sources.known_source import (
     no_platform,
     read_source,
 )
+from bridge.loading.exported_from_call import exported_from_call
 from xla_call_module._jax import func, ir
 from xla_call_module.call import CallModule, TensorSpec, read_artifact_version
 from xla_call_module.dtypes import Array, dtype_from_name
@@ -42,7 +42,7 @@ from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.platform_selection import select_platforms
 from xla_call_module.stablehlo.modules import find_main, open_module, serialize_module
 
-__all__ = ["BoundCall", "bind_known", "bind_source"]
+__all__ = ["BoundCall", "bind", "bind_source"]
 
 # What JAX calls the argument of a VJP (jax/_src/export/_export.py); without it names are plainer.
 _OF_VJP = "args_and_out_cts_flat_jax["
@@ -83,7 +83,7 @@ class BoundCall:
 
 
 def bind_source(
-    source: Source | Any,
+    source: Exportable | Any,
     format_: ModelFormat,
     *,
     params: Any,
@@ -109,14 +109,12 @@ def bind_source(
         InteropError: it is none of these, is damaged, or does not fit the parameters.
         OSError: a file cannot be read.
     """
-    known = read_source(source, format_, params=params, args=args, platform=platform)
-    return bind_known(
-        known, format_, platform=platform, inputs=inputs, outputs=outputs, order=order
-    )
+    read = read_source(source, format_, params=params, args=args, platform=platform)
+    return bind(read, format_, platform=platform, inputs=inputs, outputs=outputs, order=order)
 
 
-def bind_known(
-    known: KnownSource,
+def bind(
+    source: Source,
     format_: ModelFormat,
     *,
     platform: str,
@@ -128,7 +126,7 @@ def bind_known(
     """Return the call to convert, bound to its parameters.
 
     Args:
-        known: the function.
+        source: the function.
         format_: the format that the call is for.
         platform: one of those that it was lowered for.
         inputs: names as for `bridge.save`.
@@ -140,12 +138,12 @@ def bind_known(
     Raises:
         InteropError: it does not fit the parameters.
     """
-    call, exported = known.call, known.exported
-    values = {} if known.params is None else _parameters(known)
-    names = _names(known, values, has_new=state is None)
-    kept = {i: (v, values[i][1]) for i, v in known.variables.items() if v in (state or ())}
-    assigned = {n: known.variables[i] for n, i in known.assigned.items() if i in kept}
-    taken = {*kept, *known.assigned.values()}
+    call, exported = source.call, source.exported
+    values = {} if source.params is None else _parameters(source)
+    names = _names(source, values, has_new=state is None)
+    kept = {i: (v, values[i][1]) for i, v in source.variables.items() if v in (state or ())}
+    assigned = {n: source.variables[i] for n, i in source.assigned.items() if i in kept}
+    taken = {*kept, *source.assigned.values()}
     parameters = {index: value for index, value in values.items() if index not in taken}
     if assigned and not names.results:
         call, names = _with_true(call), _Names(names.arguments, [_UPDATED])
@@ -192,31 +190,29 @@ class _Names:
         return _Names(unique_names([*self.arguments, *cotangents]), unique_names(gradients))
 
 
-def _names(
-    known: KnownSource, parameters: Mapping[int, tuple[str, Array]], *, has_new: bool
-) -> _Names:
+def _names(source: Source, parameters: Mapping[int, tuple[str, Array]], *, has_new: bool) -> _Names:
     """Return the names of all arguments, and of the results.
 
     Args:
-        known: the function.
+        source: the function.
         parameters: the name and array of each leaf of the parameters.
         has_new: whether new values of variables are among the results.
     """
-    call = known.call
+    call = source.call
     free = [index for index in range(len(call.args)) if index not in parameters]
     named = dict(zip(free, input_names(call.name, call, free, None), strict=True))
-    named |= {index: name for index, name in known.inputs.items() if index in named}
-    returned = [index for index in range(len(call.results)) if index not in known.assigned]
+    named |= {index: name for index, name in source.inputs.items() if index in named}
+    returned = [index for index in range(len(call.results)) if index not in source.assigned]
     defaults = output_names(call.name, call, None, returned) if returned else []
-    results = {**dict(zip(returned, defaults, strict=True)), **known.outputs}
+    results = {**dict(zip(returned, defaults, strict=True)), **source.outputs}
     if has_new:
-        results |= {n: f"new_{known.variables[i]}" for n, i in known.assigned.items()}
+        results |= {n: f"new_{source.variables[i]}" for n, i in source.assigned.items()}
     if _is_vjp(call):
         primals = len(results)  # a VJP has one result for each argument of its function
         named = {i: f"primal_{i}" if i < primals else f"cotangent_{i - primals}" for i in named}
         results = {index: f"gradient_{index}" for index in results}
     named |= {index: name for index, (name, _) in parameters.items()}
-    named |= {index: known.variables[index] for index in known.assigned.values()}
+    named |= {index: source.variables[index] for index in source.assigned.values()}
     return _Names([named[i] for i in sorted(named)], [results[i] for i in sorted(results)])
 
 
@@ -281,10 +277,10 @@ def _vjp(exported: export.Exported, name: str) -> export.Exported:
         ) from error
 
 
-def _parameters(known: KnownSource) -> dict[int, tuple[str, Array]]:
+def _parameters(source: Source) -> dict[int, tuple[str, Array]]:
     """Return the name and array of each leaf of the parameters, by the index of its argument."""
-    call = known.call
-    leaves, tree = flatten(known.params, where="params")
+    call = source.call
+    leaves, tree = flatten(source.params, where="params")
     _check_structure(call, tree)
     parameters = {}
     for index, (name, leaf) in enumerate(zip(leaf_names(tree), leaves, strict=True)):
@@ -295,8 +291,8 @@ def _parameters(known: KnownSource) -> dict[int, tuple[str, Array]]:
             array = narrow_array(array, f"The parameter {name}")
         # The dtype before casts at the boundary; that of the array behind typed PRNG keys.
         dtype = spec.dtype.numpy
-        if known.exported and storage_dtype_of(known.exported.in_avals[index].dtype) is not None:
-            dtype = known.exported.in_avals[index].dtype
+        if source.exported and storage_dtype_of(source.exported.in_avals[index].dtype) is not None:
+            dtype = source.exported.in_avals[index].dtype
         if array.shape != spec.shape or array.dtype != dtype:
             expected = f"{dtype.name}{str(spec).removeprefix(spec.dtype.name)}"
             raise StructureError(

@@ -426,7 +426,7 @@ class TestWrongCalls:
     @pytest.mark.parametrize(
         ("args", "match"),
         [
-            ((X,), r"structure PyTreeDef.*expected .* or its inputs by name: n, x"),
+            ((X,), r"takes \(float32.*, or its inputs by name: n, x; it was called with one arg"),
             ((X[:, :2], N), r"x of serving_default has shape \(4, 2\).*dimension 1 is 3"),
             ((X, N[:2]), r"n of serving_default has shape \(2,\).*is 4 with b = 4"),
             ((X[:0], N[:0]), "dimension variable b would be 0"),

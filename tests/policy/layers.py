@@ -39,8 +39,9 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "core graphs",
         "core_ops lifting.derivatives",
         "lifting",
-        "batching.rowwise calling_tf exporting litert.lowering litert.worker loading onnx.graph "
-        "tf_operations",
+        "core_ops.decompositions",
+        "batching.rowwise calling_tf litert.lowering litert.worker loading onnx.graph",
+        "exporting tf_operations",
         "chains inspecting",
         "call_tf converting load onnx.arithmetic onnx.loops retarget saving sources verifying",
         "formats",

@@ -8,23 +8,20 @@ import sys
 import pytest
 
 from tests.policy.imports import imports_of, is_within
-from tests.policy.layers import room_of
 from tests.policy.source import ROOT, read_modules, write_tree
 
 # The rooms of targets, each with a line in `bridge.formats.format_registry.FORMATS`.
 TARGETS = ("bridge.litert", "bridge.onnx")
-# `bridge` has the public names; `save(tflite=True)` lowers as LiteRT does.
-MAY_IMPORT = {"bridge", "bridge.saving"}
+PUBLIC_NAMES = "bridge"
 
 
 def _imports_of_targets(modules):
     """The imports of a target's room from outside of it, lazy ones and those for types included."""
-    by_name = {module.name: module for module in modules}
     return [
         f"{found.where}: {found.name}"
         for module in modules
         if not any(is_within(module.name, target) for target in TARGETS)
-        if room_of(module.name, by_name) not in MAY_IMPORT
+        if module.name != PUBLIC_NAMES
         for found in imports_of(module)
         if any(is_within(found.name, target) for target in TARGETS)
     ]

@@ -227,7 +227,7 @@ def test_beside_the_versions(versions, tmp_path, thing, name):
 @pytest.mark.parametrize("thing", THINGS)
 @pytest.mark.parametrize("name", ["params.npz", "params.safetensors", "record.npz", "model.jax"])
 def test_files_of_numbers(tmp_path, thing, name):
-    from bridge.core.exported_file import read_exported
+    from bridge.exporting.exported_file import read_exported
 
     THINGS[thing](tmp_path / name)
     read = {"params": read_parameters, "record": read_trials, "model": read_exported}

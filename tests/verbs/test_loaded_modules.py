@@ -37,7 +37,7 @@ LOADED = {
     "load": (f"{_LOADING} load", _READING, _PLAIN),
     # scipy has the numbers that compositions of operations are compared with.
     "to_jax": (
-        f"{_LOADING} lifting to_jax",
+        f"{_LOADING} exporting lifting lifting.derivatives to_jax",
         _READING,
         f"{_PLAIN} scipy charset_normalizer _cyutility _cython",
     ),
@@ -52,12 +52,12 @@ LOADED = {
         _PLAIN,
     ),
     "jax-tf-bridge inspect": (
-        f"{_LOADING} cli inspect inspecting verify",
+        f"{_LOADING} cli formats inspect inspecting litert onnx verify",
         {*_BOTH, "savedmodel.gradient_orders"},
         f"{_PLAIN} rich",
     ),
     "jax-tf-bridge export": (
-        f"{_SAVING} cli inspect verify",
+        f"{_SAVING} cli formats inspect litert onnx verify",
         {*_BOTH, "savedmodel.gradient_orders"},
         f"{_PLAIN} rich",
     ),

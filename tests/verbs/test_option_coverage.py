@@ -127,8 +127,7 @@ TESTED = {
     },
     "serving.rollback": {"tests/bridge/serving/test_publishing.py": "base_path to keep"},
     "serving.write_configs": {
-        "tests/bridge/serving/test_configuration.py": "folder models batching metrics_path "
-        "platforms"
+        "tests/bridge/serving/test_configuration.py": "folder models batching platforms"
     },
     "testing.assert_gradients_match": {
         "tests/bridge/test_testing.py": "fun args kwargs order modes reference variables forward "

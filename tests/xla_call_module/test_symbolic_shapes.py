@@ -12,7 +12,7 @@ import pytest
 from jax import export
 
 import bridge
-from bridge.core.exported_file import read_exported
+from bridge.exporting.exported_file import read_exported
 from savedmodel.protos import schema
 from xla_call_module.errors import FormatError, InteropError
 from xla_call_module.exported import deserialize_exported

@@ -1,19 +1,19 @@
 """Rules that lower the operations of a module to those that LiteRT executes rightly.
 
-The way of the data: `call_lowering.py` walks the module of a call, and each operation is computed
-by its rule in `lowering_table.py`. The rules are in the `*_lowerings.py`, a file for each family.
-What comes out is an `Exported`, whose module any converter to LiteRT can be given.
+The way of the data: `call_lowering.py` decomposes what LiteRT lacks altogether, such as complex
+numbers (`bridge.core_ops.decompositions`), and retraces the call by the rules in
+`lowering_table.py`. They are in the `*_lowerings.py`, a file for each family. What comes out is an
+`Exported`, whose module any converter to LiteRT can be given.
 
 The walk over a module, and all rules that are not of LiteRT, are those of `bridge.lifting`: a
 `LiftingTable` says which rules are taken. A rule takes a `LoweredOperation`, whose operands have
-their storage dtypes (`storage_dtypes.py`): integers are int32, small floats float32, and complex
-numbers pairs (`ComplexParts`). It computes its result by functions of JAX whose operations LiteRT
-has kernels for.
+their storage dtypes (`storage_dtypes.py`): integers are int32, and small floats float32. It
+computes its result by functions of JAX whose operations LiteRT has kernels for.
 
 To add an operation: a function `_name(op)` in the file of its family, and its place in the `RULES`
-there; `kept(rule)` where elements are only moved, so that complex numbers are, too, and
-`moved(rule)` where results are computed, which rounds them to the dtype of the module. What LiteRT
-cannot express exactly: `op.refuse("reason", "what to do instead")`. `check(function, *arrays)` of
+there; `kept(rule)` where elements are only moved, and `moved(rule)` where results are computed,
+which rounds them to the dtype of the module. What LiteRT cannot express exactly:
+`op.refuse("reason", "what to do instead")`. `check(function, *arrays)` of
 `tests/bridge/litert/checking.py` says that JAX and LiteRT agree.
 """
 

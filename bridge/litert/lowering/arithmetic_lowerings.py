@@ -15,7 +15,7 @@ from bridge.lifting.lifted_operation import Lift, LiftingRule
 from bridge.litert.lowering import bit_operations as bits
 from bridge.litert.lowering import elementary_lowerings
 from bridge.litert.lowering.lowered_operation import LoweredOperation, rounded
-from bridge.litert.lowering.storage_dtypes import ComplexParts, integer_bits
+from bridge.litert.lowering.storage_dtypes import integer_bits
 from xla_call_module.stablehlo.attributes import comparison_direction
 
 __all__ = ["RULES", "is_unsigned", "unsigned_order"]
@@ -152,9 +152,6 @@ def _compare(op: LoweredOperation) -> Any:
     left, right = op.arrays
     direction = comparison_direction(op.raw)
     logical = op.operand_dtype()
-    if isinstance(left, ComplexParts):
-        equal = (left.real == right.real) & (left.imag == right.imag)
-        return equal if direction == "EQ" else ~equal
     if op.text("compare_type").find("TOTALORDER") >= 0:
         left, right = total_order(left), total_order(right)
     elif is_unsigned(logical) and direction not in ("EQ", "NE"):
@@ -169,13 +166,6 @@ def _convert(op: LoweredOperation) -> Any:
     given, wanted = op.operand_dtype(), op.logical_dtype()
     if given == wanted:
         return value
-    if wanted.kind == "c":
-        if isinstance(value, ComplexParts):
-            return value
-        real = jnp.asarray(value).astype(np.float32)
-        return ComplexParts(real, jnp.zeros_like(real))
-    if isinstance(value, ComplexParts):
-        value = value.real
     value = jnp.asarray(value)
     if wanted.kind == "b":
         return value != 0

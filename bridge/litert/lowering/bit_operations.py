@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 __all__ = [
-    "bit_and", "bit_not", "bit_or", "bit_xor", "leading_zeros", "low_bits", "low_half", "popcount",
+    "bit_and", "bit_not", "bit_or", "bit_xor", "leading_zeros", "low_bits", "popcount",
     "shift_left", "shift_right", "shift_right_arithmetic", "shift_right_by",
 ]  # fmt: skip
 
@@ -35,11 +35,6 @@ def _halves(value: Any) -> tuple[Any, Any]:
     """Return the low and the high 32 bits of int64."""
     parts = lax.bitcast_convert_type(value, np.int32)
     return parts[..., 0], parts[..., 1]
-
-
-def low_half(value: Any) -> Any:
-    """Return the low 32 bits of int64."""
-    return _halves(value)[0]
 
 
 def _joined(low: Any, high: Any) -> Any:

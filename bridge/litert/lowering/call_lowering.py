@@ -7,33 +7,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export, lax
 
-from bridge.core._jax import tracing_error_kind
-from bridge.core.narrowing import x64_if_needed
-from bridge.lifting.lifted_function import dtypes_of
+from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
+from bridge.core_ops.decompositions.decomposition import decompose
+from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS
+from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
+from bridge.core_ops.decompositions.retracing import Boundary, numbered_scope, retrace
 from bridge.lifting.lifting_table import LiftingTable
-from bridge.lifting.module_lifting import walk_module
 from bridge.litert.lowering.lowering_table import LITERT_TABLE
-from bridge.litert.lowering.storage_dtypes import (
-    ComplexParts,
-    boundary_dtype,
-    boundary_shape,
-    storage_dtype,
-    to_storage,
-)
-from xla_call_module.analyses.constraints import constraints_of
+from bridge.litert.lowering.storage_dtypes import at_boundary, boundary_dtype, storage_dtype
 from xla_call_module.call import CallModule, TensorSpec
-from xla_call_module.errors import DtypeError, UnsupportedError
-from xla_call_module.stablehlo.mhlo import compose_custom_calls
-from xla_call_module.stablehlo.modules import open_module
+from xla_call_module.errors import DtypeError
 from xla_call_module.stablehlo.operation_locations import describe_location
-from xla_call_module.symbolic_shapes import limited_steps, parse_shape
 
-__all__ = ["Places", "lower_call"]
+__all__ = ["DECOMPOSITIONS", "Places", "lower_call"]
+
+# For operations and elements that LiteRT lacks.
+DECOMPOSITIONS = (RANDOM_BITS_AS_INTEGERS, FOURIER_AS_PRODUCTS, COMPLEX_AS_PAIRS)
 
 
 class Places:
@@ -56,17 +49,9 @@ class Places:
             UnsupportedError: it needs the value of a symbolic size.
         """
         text = f"{raw.name} at {describe_location(raw)}"
-        with jax.named_scope(f"@{self._numbers.setdefault(text, len(self._numbers))}"):
-            try:
-                yield
-            except Exception as error:
-                if tracing_error_kind(error) != "size":
-                    raise
-                raise UnsupportedError(
-                    f"{text}: in a LiteRT model its symbolic sizes would have to be known "
-                    f"({str(error).splitlines()[0]}) To do: export the function for sizes that are "
-                    "numbers, at least those that the operation works along."
-                ) from error
+        number = self._numbers.setdefault(text, len(self._numbers))
+        with numbered_scope(raw, number, "a LiteRT model"):
+            yield
 
 
 def lower_call(
@@ -85,29 +70,15 @@ def lower_call(
         table: the rules. With `KERNEL_TABLE` composites stand for kernels, which the process that
             converts knows.
     """
-    table = dataclasses.replace(table, around=(places or Places()).scope)
-    known = {} if parameters is None else parameters
-    free = [spec for index, spec in enumerate(call.args) if index not in known]
-
-    def lowered(*operands: Any) -> list[Any]:
-        given = iter(operands)
-        arguments = [
-            known[index] if index in known else _from_boundary(next(given), spec.dtype.numpy)
-            for index, spec in enumerate(call.args)
-        ]
-        with open_module(call.module) as module:
-            compose_custom_calls(module)
-            taken = [arguments[index] for index in call.kept]
-            with dtypes_of(module):
-                results = walk_module(module, taken, table=table)
-        dtypes = [spec.dtype.numpy for spec in call.results]
-        return [_to_boundary(one, dtype) for one, dtype in zip(results, dtypes, strict=True)]
-
-    _check_dtypes(call, free)
-    with x64_if_needed(spec.dtype.name for spec in (*call.args, *call.results)):
-        return export.export(jax.jit(lowered, keep_unused=True), platforms=["cpu"])(
-            *_avals_of(free, [str(one) for one in constraints_of(call)])
-        )
+    constants = {} if parameters is None else parameters
+    _check_dtypes(call, [spec for n, spec in enumerate(call.args) if n not in constants])
+    made = decompose(call, DECOMPOSITIONS, constants)
+    return retrace(
+        made.call,
+        dataclasses.replace(table, around=(places or Places()).scope),
+        _BOUNDARY,
+        made.parameters,
+    )
 
 
 def _check_dtypes(call: CallModule, free: Sequence[TensorSpec]) -> None:
@@ -120,35 +91,23 @@ def _check_dtypes(call: CallModule, free: Sequence[TensorSpec]) -> None:
             )
 
 
-def _avals_of(
-    specs: Sequence[TensorSpec], constraints: Sequence[str]
-) -> list[jax.ShapeDtypeStruct]:
-    """Return the arguments of the model, whose sizes may be symbolic."""
-    scope = export.SymbolicScope(constraints)
-    with limited_steps("to read the shapes of a call"):
-        return [
-            jax.ShapeDtypeStruct(
-                boundary_shape(parse_shape(spec.shape or (), scope=scope), spec.dtype.numpy),
-                boundary_dtype(spec.dtype.numpy),
-            )
-            for spec in specs
-        ]
-
-
-def _from_boundary(value: Any, dtype: np.dtype[Any]) -> Any:
-    target = storage_dtype(dtype)
-    if dtype.kind == "c":
-        return ComplexParts(value[..., 0], value[..., 1])
+def _enter(value: Any, dtype: np.dtype[Any]) -> Any:
     if dtype == np.uint32:
         return lax.bitcast_convert_type(value, np.int32)
-    return value.astype(target)
+    return value.astype(storage_dtype(dtype))
 
 
-def _to_boundary(value: Any, dtype: np.dtype[Any]) -> Any:
-    if dtype.kind == "c":
-        parts = to_storage(value)
-        return jnp.stack([parts.real, parts.imag], axis=-1)
+def _leave(value: Any, dtype: np.dtype[Any]) -> Any:
     value = jnp.asarray(value)
     if dtype == np.uint32:
         return lax.bitcast_convert_type(value, np.uint32)
     return value.astype(boundary_dtype(dtype))
+
+
+_BOUNDARY = Boundary(
+    dtype=boundary_dtype,
+    shape=lambda shape, _: tuple(shape),
+    enter=_enter,
+    leave=_leave,
+    store=at_boundary,
+)

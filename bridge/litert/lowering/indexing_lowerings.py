@@ -161,12 +161,6 @@ def _result_shape(
 _SCATTERS: Mapping[str, Callable[..., Any]] = {**SCATTERS, "subtract": lax.scatter_add}
 # A function of the old elements and the updates, for as many arrays as there are.
 _Combine = Callable[..., Sequence[Any]]
-# Those of complex numbers, of which the rule gets one part after the other.
-_OF_PARTS: Mapping[str, _Combine] = {
-    "add": lambda old, new: [old + new],
-    "replace": lambda _, new: [new],
-    "subtract": lambda old, new: [old - new],
-}
 
 
 def _scatter(op: LoweredOperation) -> Any:
@@ -222,10 +216,6 @@ def _combined(
             )
             return [made != 0]
     combine: _Combine = op.regions[0].of_elements
-    if logical.kind == "c":
-        if name not in _OF_PARTS:
-            op.refuse("LiteRT combines complex numbers in an array by sums and differences only")
-        combine = _OF_PARTS[name]
     if name in _SCATTERS and name in ("maximum", "minimum"):
         return [_extreme(logical, rows[0], flat, lines[0], _SCATTERS[name])]
     if name in _SCATTERS:

@@ -10,13 +10,13 @@ stays a quotient, since XNNPACK's is NaN for numbers such as 1e38.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any
 
 import jax
 import numpy as np
-from jax import export, lax
+from jax import lax
 
+from bridge.core._jax import has_symbolic_composites
 from bridge.lifting.lifted_operation import Lift, LiftingRule
 from bridge.lifting.reduction_primitives import reducer_of
 from bridge.litert.lowering.lowered_operation import LoweredOperation, known_of, maker_of
@@ -24,7 +24,7 @@ from bridge.litert.lowering.storage_dtypes import to_storage
 from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.modules import tensor_type
 
-__all__ = ["has_symbolic_composites", "with_kernels"]
+__all__ = ["with_kernels"]
 
 _BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
 
@@ -47,17 +47,6 @@ def _with_softmax(lift: Lift) -> Lift:
 _softmax: Callable[[Any], Any] = lax.composite(
     lambda value: jax.nn.softmax(value, axis=-1), "jax_tf_bridge.softmax"
 )
-
-
-@cache
-def has_symbolic_composites() -> bool:
-    """Return whether JAX lowers composites of symbolic sizes: 0.12 does, and 0.10 does not."""
-    sizes = export.symbolic_shape("b")
-    try:
-        export.export(jax.jit(_softmax))(jax.ShapeDtypeStruct(sizes, np.float32))
-    except ValueError:
-        return False
-    return True
 
 
 def _softmax_operand(op: LoweredOperation) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,6 @@ from bridge.lifting.lifted_operation import Lift, LiftedOperation
 from bridge.litert.lowering.bit_operations import low_bits
 from bridge.litert.lowering.float_rounding import round_to_byte
 from bridge.litert.lowering.storage_dtypes import (
-    ComplexParts,
     integer_bits,
     storage_dtype,
     to_storage,
@@ -96,23 +94,12 @@ class LoweredOperation(LiftedOperation):
         shapes = [type_.shape for type_ in self.types]
         if not all(0 in shape and None not in shape for shape in shapes):
             return None
-        parts = [part for array in self.arrays for part in jax.tree.leaves(array)]
-        traced = next((part for part in parts if isinstance(part, jax.Array)), np.zeros(1))
+        traced = next((one for one in self.arrays if isinstance(one, jax.Array)), np.zeros(1))
         nothing = lax.slice(lax.reshape(traced, (np.size(traced),)), (0,), (0,))
-        made = [
+        return [
             lax.reshape(lax.convert_element_type(nothing, self.dtype_of(n)), shape)
             for n, shape in enumerate(shapes)
         ]
-        return [
-            ComplexParts(empty, empty) if self.logical_dtype(n).kind == "c" else empty
-            for n, empty in enumerate(made)
-        ]
-
-    @property
-    def is_complex(self) -> bool:
-        """Return whether an operand or a result is complex."""
-        values = [*self.raw.operands, *self.raw.results]
-        return any("complex" in str(value.type) for value in values)
 
 
 def maker_of(value: Any) -> Any:
@@ -135,7 +122,7 @@ def known_of(
 
 def rounded(value: Any, logical: np.dtype[Any]) -> Any:
     """Return what was computed in a storage dtype as what the dtype of the module has of it."""
-    if isinstance(value, ComplexParts) or logical.kind in "bc":
+    if logical.kind == "b":
         return value
     if bits := integer_bits(logical):
         return (
@@ -157,41 +144,18 @@ def _wrapped(value: Any, bits: int, *, is_unsigned: bool) -> Any:
 
 
 def kept(lift: Lift) -> Lift:
-    """Return the rule of an operation whose results are elements of its operands.
-
-    It holds for complex numbers, of which the parts are moved alike.
-    """
+    """Return the rule of an operation whose results are elements of its operands."""
 
     def lower(op: LoweredOperation) -> Any:
-        if (empty := op.empty_results) is not None:
-            return empty
-        if not any(isinstance(to_storage(operand), ComplexParts) for operand in op.operands):
-            return lift(op)
-        real: Any = lift(_part(op, lambda parts: parts.real))
-        imag: Any = lift(_part(op, lambda parts: parts.imag))
-        if not isinstance(real, (list, tuple)):
-            # A size of an array is no part of it.
-            return ComplexParts(real, imag) if op.logical_dtype().kind == "c" else real
-        return [
-            ComplexParts(*pair) if op.logical_dtype(n).kind == "c" else pair[0]
-            for n, pair in enumerate(zip(real, imag, strict=True))
-        ]
+        empty = op.empty_results
+        return lift(op) if empty is None else empty
 
     return lower
 
 
-def _part(op: LoweredOperation, part: Callable[[ComplexParts], Any]) -> LoweredOperation:
-    stored = map(to_storage, op.operands)
-    split = (
-        part(one) if isinstance(one, ComplexParts) else given
-        for one, given in zip(stored, op.operands, strict=True)
-    )
-    return dataclasses.replace(op, operands=tuple(split))
-
-
 def _stored(value: Any, dtype: np.dtype[Any]) -> Any:
     """Return an array in its storage dtype, which JAX may have promoted among 64-bit ones."""
-    if isinstance(value, ComplexParts) or jnp.result_type(value) == dtype:
+    if jnp.result_type(value) == dtype:
         return value
     return lax.convert_element_type(value, dtype)
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+from bridge.core_ops.decompositions import control_flow
 from bridge.lifting import custom_call_primitives
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from bridge.litert.lowering import (
     arithmetic_lowerings,
-    complex_lowerings,
-    control_lowerings,
-    fourier_lowerings,
     indexing_lowerings,
     kernel_lowerings,
     product_lowerings,
-    random_lowerings,
     reduction_lowerings,
     shape_lowerings,
     sorting_lowerings,
@@ -30,24 +27,17 @@ _MOVING = {
     **shape_lowerings.RULES,
     "stablehlo.select": arithmetic_lowerings.RULES["stablehlo.select"],
 }
-# Those that know complex numbers themselves.
-_OF_COMPLEX = {
+_COMPUTING = {
+    **arithmetic_lowerings.RULES,
     **product_lowerings.RULES,
     **reduction_lowerings.RULES,
     **window_lowerings.RULES,
 }
 _RULES = {
     **JAX_TABLE.rules,
-    **{
-        n: LiftingRule(moved(complex_lowerings.with_parts(n, rule.lift)), rule.attributes)
-        for n, rule in arithmetic_lowerings.RULES.items()
-    },
-    **{n: LiftingRule(moved(rule.lift), rule.attributes) for n, rule in _OF_COMPLEX.items()},
+    **{n: LiftingRule(moved(rule.lift), rule.attributes) for n, rule in _COMPUTING.items()},
     **{n: LiftingRule(kept(rule.lift), rule.attributes) for n, rule in _MOVING.items()},
-    **complex_lowerings.RULES,
-    **control_lowerings.RULES,
-    **fourier_lowerings.RULES,
-    **random_lowerings.RULES,
+    **control_flow.RULES,
     **{
         n: LiftingRule(moved(kept(rule.lift)), rule.attributes)
         for n, rule in indexing_lowerings.RULES.items()
@@ -58,7 +48,6 @@ LITERT_TABLE = LiftingTable(
     rules=_RULES,
     custom_calls={
         **custom_call_primitives.CUSTOM_CALLS,
-        **random_lowerings.CUSTOM_CALLS,
         **sorting_lowerings.CUSTOM_CALLS,
         # A model runs on one device.
         "Sharding": custom_call_primitives.CUSTOM_CALLS["LayoutConstraint"],

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.product_primitives import RULES as OF_JAX
 from bridge.litert.lowering import bit_operations as bits
 from bridge.litert.lowering.lowered_operation import LoweredOperation
-from bridge.litert.lowering.storage_dtypes import ComplexParts, integer_bits
+from bridge.litert.lowering.storage_dtypes import integer_bits
 from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
 
 __all__ = ["RULES", "contract"]
@@ -58,28 +58,10 @@ def contract(op: LoweredOperation, left: Any, right: Any, axes: Axes) -> Any:
 
     Args:
         op: the operation, which has the operands' dtypes.
-        left: an array, or the parts of one.
+        left: an array.
         right: the other one.
         axes: the dimensions, as `jax.lax.dot_general` has them.
     """
-    return _of_parts(left, right, lambda a, b: _contract(op, a, b, axes))
-
-
-def _of_parts(left: Any, right: Any, product: Callable[[Any, Any], Any]) -> Any:
-    """Return a product of complex numbers by those of their parts."""
-    if not isinstance(left, ComplexParts) and not isinstance(right, ComplexParts):
-        return product(left, right)
-    left, right = (
-        one if isinstance(one, ComplexParts) else ComplexParts(one, jnp.zeros_like(one))
-        for one in (left, right)
-    )
-    return ComplexParts(
-        product(left.real, right.real) - product(left.imag, right.imag),
-        product(left.real, right.imag) + product(left.imag, right.real),
-    )
-
-
-def _contract(op: LoweredOperation, left: Any, right: Any, axes: Axes) -> Any:
     (left_summed, right_summed), (left_batch, right_batch) = axes
     left, batch, rows, summed = _as_matrices(left, left_batch, left_summed, is_left=True)
     right, _, columns, _ = _as_matrices(right, right_batch, right_summed, is_left=False)
@@ -210,15 +192,12 @@ def _convolve(op: LoweredOperation, padding: tuple[tuple[int, int], ...]) -> Any
     reversal = turned * count if len(turned) == 1 else turned
     axes = [axis for axis, is_turned in enumerate(reversal) if is_turned == "true"]
 
-    def compute(value: Any, kernel: Any) -> Any:
-        value = lax.transpose(value, [names[0].index(name) for name in ("b", *spatial, "f")])
-        kernel = lax.transpose(kernel, [names[1].index(name) for name in (*spatial, "i", "o")])
-        kernel = lax.rev(kernel, axes) if axes else kernel
-        made = _convolved(op, value, kernel, windows)
-        order = ["b", *spatial, "f"]
-        return lax.transpose(made, [order.index(name) for name in names[2]])
-
-    return _of_parts(op.array(0), op.array(1), compute)
+    value = lax.transpose(op.array(0), [names[0].index(name) for name in ("b", *spatial, "f")])
+    kernel = lax.transpose(op.array(1), [names[1].index(name) for name in (*spatial, "i", "o")])
+    kernel = lax.rev(kernel, axes) if axes else kernel
+    made = _convolved(op, value, kernel, windows)
+    order = ["b", *spatial, "f"]
+    return lax.transpose(made, [order.index(name) for name in names[2]])
 
 
 def _convolved(op: LoweredOperation, value: Any, kernel: Any, windows: _Convolution) -> Any:
@@ -298,7 +277,7 @@ def _convolve_by_product(
         parts.append(part.reshape(-1, groups, value.shape[-1] // groups))
     patches = lax.concatenate(parts, 2)
     kernel = kernel.reshape(count * kernel.shape[-2], groups, -1)
-    made = _contract(op, patches, kernel, (((2,), (0,)), ((1,), (1,))))
+    made = contract(op, patches, kernel, (((2,), (0,)), ((1,), (1,))))
     made = jnp.moveaxis(made, 0, 1)
     return made.reshape(value.shape[0], *places, -1)
 

@@ -18,10 +18,9 @@ from bridge.lifting.reduction_primitives import (
     reducer_of,
 )
 from bridge.litert.lowering.arithmetic_lowerings import is_unsigned, unsigned_order
-from bridge.litert.lowering.complex_lowerings import multiply, product
 from bridge.litert.lowering.lowered_operation import LoweredOperation
 from bridge.litert.lowering.sorting_lowerings import taken_along
-from bridge.litert.lowering.storage_dtypes import ComplexParts, integer_bits, to_storage
+from bridge.litert.lowering.storage_dtypes import integer_bits, to_storage
 from xla_call_module.stablehlo.combiners import extreme_and_place_of, identity_of
 
 __all__ = ["RULES", "with_nan"]
@@ -47,20 +46,6 @@ def _reduce(op: LoweredOperation) -> Any:
     logical = op.logical_dtype()
     if name and not axes:
         return values[0]
-    if isinstance(values[0], ComplexParts):
-        if name == "multiply":
-            return multiply(product(values[0], tuple(axes)), starts[0])
-        if name != "add":
-            op.refuse("LiteRT has sums and products only of complex numbers")
-        return ComplexParts(
-            *(
-                lax.reduce_sum(part, tuple(axes)) + start
-                for part, start in (
-                    (values[0].real, starts[0].real),
-                    (values[0].imag, starts[0].imag),
-                )
-            )
-        )
     if name in ("and", "or") and logical.kind == "b":
         return _COMBINED[name](_OF_BOOLS[name](values[0], tuple(axes)), starts[0])
     if name in _KERNELS and logical.kind != "b":

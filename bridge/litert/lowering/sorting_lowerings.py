@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -21,7 +20,7 @@ from bridge.litert.lowering import bit_operations as bits
 from bridge.litert.lowering.arithmetic_lowerings import is_unsigned, unsigned_order
 from bridge.litert.lowering.indexing_lowerings import take_rows
 from bridge.litert.lowering.lowered_operation import LoweredOperation
-from bridge.litert.lowering.storage_dtypes import ComplexParts, integer_bits
+from bridge.litert.lowering.storage_dtypes import integer_bits
 from xla_call_module.stablehlo.attributes import dictionary
 from xla_call_module.stablehlo.sort_keys import SortKey, sort_keys_of
 
@@ -35,11 +34,7 @@ def _sort(op: LoweredOperation) -> Any:
     keys = sort_keys_of(region.block, region.trial)
     if keys is None:
         op.refuse("its comparator is not the order of one operand after another")
-    ranks = [
-        rank
-        for key in keys
-        for rank in _ranks(key, values[key.operand], op.operand_dtype(key.operand))
-    ]
+    ranks = [_rank(key, values[key.operand], op.operand_dtype(key.operand)) for key in keys]
     order = order_of(ranks, axis)
     return [taken_along(value, order, axis) for value in values]
 
@@ -71,15 +66,11 @@ def taken_along(value: Any, order: Any, axis: int) -> Any:
     """Return the elements at indices along a dimension, which are in bounds.
 
     Args:
-        value: an array, or a pytree of some.
-        order: an array of int32 whose other dimensions are those of the arrays.
+        value: an array.
+        order: an array of int32 whose other dimensions are those of the first one.
         axis: the dimension.
     """
-    return jax.tree.map(lambda part: _elements_along(jnp.asarray(part), order, axis), value)
-
-
-def _elements_along(value: Any, order: Any, axis: int) -> Any:
-    value, order = (jnp.moveaxis(array, axis, -1) for array in (value, order))
+    value, order = (jnp.moveaxis(jnp.asarray(array), axis, -1) for array in (value, order))
     count, size = math.prod(value.shape[:-1]), value.shape[-1]
     if count * order.shape[-1] == 0:
         return jnp.moveaxis(jnp.zeros(order.shape, value.dtype), -1, axis)
@@ -91,14 +82,8 @@ def _elements_along(value: Any, order: Any, axis: int) -> Any:
     return jnp.moveaxis(made, -1, axis)
 
 
-def _ranks(key: SortKey, value: Any, logical: np.dtype[Any]) -> list[Any]:
-    """Return int32 in the order of a key, two arrays for complex numbers."""
-    if isinstance(value, ComplexParts):
-        return [
-            rank
-            for part in (value.real, value.imag)
-            for rank in _ranks(key, part, np.dtype(np.float32))
-        ]
+def _rank(key: SortKey, value: Any, logical: np.dtype[Any]) -> Any:
+    """Return int32 in the order of a key."""
     value = jnp.asarray(value)
     if logical.kind == "b":
         value = value.astype(np.int32)
@@ -111,7 +96,7 @@ def _ranks(key: SortKey, value: Any, logical: np.dtype[Any]) -> list[Any]:
         if not key.signed_nans:
             ranked = jnp.where(value != value, np.int32(0x7FC00000), ranked)
         value = ranked
-    return [bits.bit_not(value) if key.descending else value]
+    return bits.bit_not(value) if key.descending else value
 
 
 def _top_k(op: LoweredOperation) -> Any:
@@ -124,7 +109,7 @@ def _top_k(op: LoweredOperation) -> Any:
     value, count = op.array(0), int(options["k"].value)
     axis = len(np.shape(value)) - 1
     key = SortKey(0, descending=True, signed_zeros=True, signed_nans=True)
-    order = order_of(_ranks(key, value, op.operand_dtype()), axis, count)
+    order = order_of([_rank(key, value, op.operand_dtype())], axis, count)
     return [taken_along(value, order, axis), order]
 
 
@@ -137,7 +122,7 @@ def _approximate(op: LoweredOperation) -> Any:
         op.refuse("its comparator, its second operand or its settings are not those of a top k")
     value = op.array(0)
     key = SortKey(0, descending=direction == "GT", signed_zeros=False)
-    order = order_of(_ranks(key, value, op.operand_dtype()), axis, count)
+    order = order_of([_rank(key, value, op.operand_dtype())], axis, count)
     return [taken_along(value, order, axis), order]
 
 

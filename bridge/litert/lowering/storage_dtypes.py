@@ -3,19 +3,16 @@
 LiteRT adds, multiplies and compares float32, int32 and, for the most part, int64. Integers of fewer
 bits are quantized numbers to most of its kernels, and unsigned ones have few. So a tensor of these
 is int32 everywhere in a model: with the value where int32 has it, and with the same bits where it
-has not (uint32). Small floats are float32, rounded after each operation. A complex number is a pair
-of float32 (`ComplexParts`). What a caller passes and gets has its own dtype as far as LiteRT has
-it; complex numbers are float32 with one dimension more, of real and imaginary part, since no kernel
-makes a complex tensor of its parts.
+has not (uint32). Small floats are float32, rounded after each operation. What a caller passes and
+gets has its own dtype as far as LiteRT has it; complex numbers are float32 with one dimension more,
+of real and imaginary part (`bridge.core_ops.decompositions.complex_pairs`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -23,7 +20,6 @@ from bridge.lifting.known_values import LiftedValue, as_array
 from xla_call_module.dtypes import Array
 
 __all__ = [
-    "ComplexParts",
     "at_boundary",
     "boundary_dtype",
     "boundary_shape",
@@ -39,30 +35,6 @@ _BOUNDARY = frozenset({
 })  # fmt: skip
 # What has no storage dtype: there is nothing wider.
 _WITHOUT = frozenset({"complex128", "float64"})
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, slots=True)
-class ComplexParts:
-    """An array of complex numbers, as two arrays.
-
-    Attributes:
-        real: the real parts, in float32.
-        imag: the imaginary parts.
-    """
-
-    real: Any
-    imag: Any
-
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        """The shape."""
-        return np.shape(self.real)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype that it stands for."""
-        return np.dtype(np.complex64)
 
 
 def integer_bits(dtype: np.dtype[Any]) -> int:
@@ -118,8 +90,6 @@ def to_storage(value: LiftedValue) -> Any:
     """Return a value of a module as the model has it: constants in their storage dtype."""
     if not isinstance(value, np.ndarray):
         return as_array(value)
-    if value.dtype.kind == "c":
-        return ComplexParts(to_storage(value.real), to_storage(value.imag))
     target = storage_dtype(value.dtype)
     if target is None or target == value.dtype:
         return as_array(value)

@@ -25,7 +25,7 @@ from bridge.lifting.window_primitives import WindowPlaces, computed_windows_of, 
 from bridge.litert.lowering.arithmetic_lowerings import is_unsigned, unsigned_order
 from bridge.litert.lowering.elementary_lowerings import negative
 from bridge.litert.lowering.lowered_operation import LoweredOperation
-from bridge.litert.lowering.storage_dtypes import ComplexParts, integer_bits, to_storage
+from bridge.litert.lowering.storage_dtypes import integer_bits, to_storage
 from xla_call_module.stablehlo.combiners import combiner_of, identity_of
 
 __all__ = ["CUSTOM_CALLS", "RULES"]
@@ -77,13 +77,6 @@ def _reduce_windows(op: LoweredOperation, arrays: Sequence[Any], windows: Window
     count = len(arrays) // 2
     values, starts = arrays[:count], arrays[count:]
     name = reducer_of(op.regions[0].block) if count == 1 else ""
-    if isinstance(values[0], ComplexParts):
-        if name != "add":
-            op.refuse("LiteRT has sums only of complex numbers")
-        return ComplexParts(*(
-            _reduce_simply(name, *pair, windows, np.dtype(np.float32))
-            for pair in ((values[0].real, starts[0].real), (values[0].imag, starts[0].imag))
-        ))  # fmt: skip
     values, starts = ([*map(jnp.asarray, part)] for part in (values, starts))
     logical = op.logical_dtype()
     if _combiner(name, logical) is not None:

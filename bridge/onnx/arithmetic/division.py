@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from bridge.core_ops.integer_division import divide_integers, remainder_of_integers, whole_power
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.size_arithmetic import compute_sizes
 from bridge.graphs.values import Value
@@ -90,5 +90,5 @@ RULES = {
     "stablehlo.atan2": Rule(_atan2, ("result_accuracy",), expand=False),
     "stablehlo.divide": Rule(_divide, expand=False),
     "stablehlo.power": Rule(_power, ("result_accuracy",), expand=False),
-    "stablehlo.remainder": Rule(_remainder, expand=False, narrow=NarrowResults.KEPT_INTEGERS),
+    "stablehlo.remainder": Rule(_remainder, expand=False),
 }

@@ -12,7 +12,6 @@ from bridge.core_ops.regions import is_identity
 from bridge.core_ops.softmaxes import fuse_log_softmax
 from bridge.core_ops.stablehlo_operation import (
     Emit,
-    NarrowResults,
     Operation,
     Rule,
     identity,
@@ -267,7 +266,7 @@ RULES = {
     },
     "stablehlo.abs": Rule(_abs, expand=False),
     "stablehlo.add": Rule(_fused(fuse_sum, "Add", "Or"), expand=False),
-    "stablehlo.and": Rule(_bitwise("And"), expand=False, narrow=NarrowResults.KEPT_INTEGERS),
+    "stablehlo.and": Rule(_bitwise("And"), expand=False),
     "stablehlo.cbrt": Rule(elementary.cbrt, _ACCURACY, expand=False),
     "stablehlo.exponential_minus_one": Rule(
         _widened(_exponential_minus_one), _ACCURACY, expand=False
@@ -276,20 +275,20 @@ RULES = {
     "stablehlo.is_finite": Rule(_is_finite, expand=False),
     "stablehlo.log_plus_one": Rule(_widened(_log_plus_one), _ACCURACY, expand=False),
     "stablehlo.logistic": Rule(_logistic, _ACCURACY, expand=False),
-    "stablehlo.maximum": Rule(_maximum, expand=False, narrow=NarrowResults.KEPT),
-    "stablehlo.minimum": Rule(_minimum, expand=False, narrow=NarrowResults.KEPT),
+    "stablehlo.maximum": Rule(_maximum, expand=False),
+    "stablehlo.minimum": Rule(_minimum, expand=False),
     "stablehlo.multiply": Rule(_fused(fuse_product, "Mul", "And"), expand=False),
     "stablehlo.negate": Rule(_negate, expand=False),
     "stablehlo.not": Rule(_bitwise("Not"), expand=False),
-    "stablehlo.or": Rule(_bitwise("Or"), expand=False, narrow=NarrowResults.KEPT_INTEGERS),
+    "stablehlo.or": Rule(_bitwise("Or"), expand=False),
     "stablehlo.real": Rule(identity, expand=False),  # complex numbers are refused before
     "stablehlo.round_nearest_afz": Rule(elementary.round_half_away, expand=False),
     "stablehlo.rsqrt": Rule(_rsqrt, _ACCURACY, expand=False),
-    "stablehlo.sign": Rule(_sign, expand=False, narrow=NarrowResults.KEPT_INTEGERS),
+    "stablehlo.sign": Rule(_sign, expand=False),
     "stablehlo.subtract": Rule(_fused(fuse_log_softmax, "Sub", "Xor"), expand=False),
     "stablehlo.tan": Rule(tan, _ACCURACY, expand=False),
-    "stablehlo.xor": Rule(_bitwise("Xor"), expand=False, narrow=NarrowResults.KEPT_INTEGERS),
-    "stablehlo.clamp": Rule(_clamp, expand=False, narrow=NarrowResults.KEPT),
+    "stablehlo.xor": Rule(_bitwise("Xor"), expand=False),
+    "stablehlo.clamp": Rule(_clamp, expand=False),
     "stablehlo.compare": Rule(_compare, ("compare_type", "comparison_direction"), expand=False),
-    "stablehlo.select": Rule(_select, expand=False, narrow=NarrowResults.KEPT),
+    "stablehlo.select": Rule(_select, expand=False),
 }

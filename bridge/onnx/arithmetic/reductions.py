@@ -17,7 +17,7 @@ from bridge.core_ops.regions import (
     trial_of,
 )
 from bridge.core_ops.softmaxes import Reduction
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import layouts, nodes
 from bridge.graphs.values import Value, of_array
 from bridge.onnx.graph.graph_builder import Graph
@@ -180,7 +180,5 @@ def _take(graph: Graph, value: Value, where: Value, axis: int) -> Value:
 
 
 RULES = {
-    "stablehlo.reduce": Rule(
-        _reduce, ("dimensions",), expand=False, narrow=NarrowResults.CONVERTED_SUMS
-    ),
+    "stablehlo.reduce": Rule(_reduce, ("dimensions",), expand=False),
 }

@@ -18,7 +18,7 @@ from bridge.core_ops.sort_comparators import (
     reduction_setting,
     top_k_options,
 )
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.onnx.arithmetic.bits import in_total_order
@@ -148,5 +148,5 @@ def approx_top_k(graph: Graph, op: Operation) -> Sequence[Value]:
 
 
 RULES = {
-    "stablehlo.sort": Rule(_sort, ("dimension", "is_stable"), narrow=NarrowResults.KEPT),
+    "stablehlo.sort": Rule(_sort, ("dimension", "is_stable")),
 }

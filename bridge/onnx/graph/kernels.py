@@ -65,15 +65,11 @@ def dtype_of(element: str, *, where: str) -> np.dtype[Any]:
     for dtype in DTYPES:
         if dtype.mlir == element and dtype.name in _ONNX_NAMES:
             return dtype.numpy
-    cure = (
-        "carry real and imaginary parts as two arrays"
-        if element.startswith("complex")
-        else "convert it to one of these before the export"
-    )
     raise DtypeError(
         f"{where}: elements of type {element}, which ONNX's operations do not take. Those that "
         f"go through: {', '.join(_ONNX_NAMES)}; and in wider ones "
-        f"{', '.join(narrow.name for narrow in NARROW_TYPES.values())}. To do: {cure}."
+        f"{', '.join(narrow.name for narrow in NARROW_TYPES.values())}. To do: convert it to one "
+        "of these before the export."
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from bridge.core_ops.loop_counters import LoopCounter, counter_of, invariant_values
 from bridge.core_ops.slicing import Row, Written
-from bridge.core_ops.stablehlo_operation import NarrowResults, Operation, Rule
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import Node
 from bridge.graphs.values import Value
@@ -292,7 +292,7 @@ def _taken(node: Node) -> Iterator[str]:
                 yield from _taken(inner)
 
 
-_choosing = partial(Rule, narrow=NarrowResults.KEPT)
+_choosing = partial(Rule)
 RULES = {
     "stablehlo.while": _choosing(_while),
 }

@@ -44,7 +44,7 @@ def test_publish_and_roll_back(saved, tmp_path, capsys):
         f"version 8: {base / '8'}",
         "a copy of version 1",
         "differences from the version that was served before:",
-        "  nothing differs from it",
+        "  other files beside the model, such as warmup records",
         "2 warmup records",
         "removed: 1",
     ]

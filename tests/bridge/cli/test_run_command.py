@@ -156,7 +156,7 @@ def test_files_of_every_kind(files, capsys):
     ("arguments", "message"),
     [
         (["--signature", "c"], "has no signature 'c'. To do: name one of its signatures: a, b"),
-        ([], r"Which signature is meant\? .* has a, b, and no serving_default"),
+        ([], r"Which signature is meant\? .* has 'a', 'b', and no 'serving_default'"),
         (["--signature", "a"], r"takes x: float32\[b,2\] \(args\[0\]\), .*; there is no x, y"),
         (["--signature", "a", "--input", "z=1"], "has no input 'z'"),
         (["--signature", "a", "--input", "x=few"], "--input x=few is no input"),

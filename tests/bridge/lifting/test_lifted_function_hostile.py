@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import bridge
-from bridge.loading.liftable import lift_source
+from bridge.loading.lifted_exported import lift_module
 from xla_call_module._jax import ir, make_ir_context
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import dtype_from_name
@@ -67,7 +67,7 @@ _LARGE_CONSTANTS = """module {
 def test_functions_that_call_too_much_are_refused(text):
     started = time.monotonic()
     with pytest.raises(InteropError, match=r"calls|operations"):
-        jax.make_jaxpr(lift_source(_call(text), None))(np.ones(2, np.float32))
+        jax.make_jaxpr(lift_module(_call(text)))(np.ones(2, np.float32))
     assert time.monotonic() - started < _MAX_SECONDS
 
 

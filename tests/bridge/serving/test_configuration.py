@@ -214,7 +214,7 @@ def test_configurations_of_several_models(tmp_path):
         ModelConfig("newest", "/models/newest", labels={"stable": 7}),
     ]
     batching = Batching((1, 2))
-    configs = write_configs(tmp_path / "new", models, batching=batching, metrics_path=None)
+    configs = write_configs(tmp_path / "new", models, batching=batching)
     found = {model.name: model for model in _models(configs.models)}
     policies = {name: model.model_version_policy for name, model in found.items()}
     assert {name: policy.WhichOneof("policy_choice") for name, policy in policies.items()} == {
@@ -228,7 +228,7 @@ def test_configurations_of_several_models(tmp_path):
     assert dict(found["pinned"].version_labels) == {"stable": 3, "canary": 4}
     assert dict(found["newest"].version_labels) == {"stable": 7}
     assert {model.model_platform for model in found.values()} == {"tensorflow"}
-    assert not _monitoring(configs.monitoring).enable
+    assert _monitoring(configs.monitoring).enable
     assert Path(configs.batching).read_text() == batching.to_text()
     # The files are replaced, and nothing is left beside them.
     again = write_configs(tmp_path / "new", models[:1], platforms=["cuda"])

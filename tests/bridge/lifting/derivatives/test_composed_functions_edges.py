@@ -10,7 +10,7 @@ from jax.interpreters import ad
 from jax.scipy import special
 
 import bridge
-from bridge.lifting import own_lowerings
+from bridge.lifting.derivatives import own_lowerings
 from tests.x64 import enable_x64
 
 _POINTS = (

@@ -12,7 +12,7 @@ import pytest
 from jax import export, lax
 
 import bridge
-from bridge.litert.lowering.kernel_lowerings import has_symbolic_composites
+from bridge.core._jax import has_symbolic_composites
 from bridge.litert.runtime import Runtime
 from bridge.litert.worker.model_execution import describe_model
 from xla_call_module.errors import UnsupportedError

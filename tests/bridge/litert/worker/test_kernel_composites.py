@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 import bridge
-from bridge.litert.lowering.kernel_lowerings import has_symbolic_composites
+from bridge.core._jax import has_symbolic_composites
 from bridge.litert.runtime import Runtime
 from bridge.litert.worker.model_execution import describe_model
 

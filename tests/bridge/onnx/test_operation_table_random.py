@@ -1,4 +1,4 @@
-"""Random numbers: threefry bit for bit, and refusals of what is the device's own."""
+"""Random numbers: those of keys bit for bit, and refusals of what has no seed."""
 
 from __future__ import annotations
 
@@ -73,9 +73,14 @@ def test_the_generator_of_threefry(shape, dtype):
     check(function, np.array([2**64 - 7, 2**64 - 2], np.uint64))
 
 
-def test_the_generator_of_the_device_is_refused():
+def test_the_default_generator_of_xla():
     def function(data):
-        return jax.random.bits(jax.random.wrap_key_data(data, impl="rbg"), (2,))
+        key = jax.random.wrap_key_data(data, impl="rbg")
+        return jax.random.bits(key, (5,)), jax.random.normal(key, (3, 2))
 
-    with pytest.raises(bridge.InteropError, match=r"rng_bit_generator at .*threefry2x32"):
-        check(function, np.arange(4, dtype=np.uint32))
+    check(function, np.array([3, 2**31 + 5, 7, 2**32 - 1], np.uint32), atol=1e-6)
+
+
+def test_random_numbers_without_a_seed_are_refused():
+    with pytest.raises(bridge.InteropError, match=r"stablehlo\.rng at .*threefry2x32"):
+        check(lambda x: lax.rng_uniform(x[0], x[1], (2,)), np.arange(2, dtype=np.float32))

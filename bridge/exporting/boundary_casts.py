@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from jax import export
 
 from bridge.core.narrow_types import NARROW_TYPES, storage_dtype_of
+from bridge.loading.mlir_files import call_of_file
 from xla_call_module._jax import func, ir, make_ir_context, survive_forks
-from xla_call_module.call import read_artifact_version
+from xla_call_module.call import CallModule, read_artifact_version
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.stablehlo.modules import (
     find_main,
@@ -24,7 +26,12 @@ from xla_call_module.stablehlo.modules import (
     tensor_type,
 )
 
-__all__ = ["cast_at_boundary", "with_boundary_casts"]
+__all__ = ["call_of_storage_file", "with_boundary_casts"]
+
+
+def call_of_storage_file(path: Path, content: bytes) -> CallModule:
+    """Return the call of a file of MLIR, with casts at its boundary; see `call_of_file`."""
+    return call_of_file(path, content, prepare=_cast_at_boundary, prepared=NARROW_TYPES)
 
 
 def with_boundary_casts(exported: export.Exported) -> export.Exported:
@@ -39,7 +46,7 @@ def with_boundary_casts(exported: export.Exported) -> export.Exported:
     survive_forks()
     with make_ir_context():
         module = parse_module(artifact)
-        cast_at_boundary(module)
+        _cast_at_boundary(module)
         made = serialize_module(module, read_artifact_version(artifact), mixed=True)
     return dataclasses.replace(
         exported,
@@ -54,7 +61,7 @@ def _storage_aval(aval: Any) -> Any:
     return aval if dtype is None else aval.update(dtype=dtype)
 
 
-def cast_at_boundary(module: Any) -> None:
+def _cast_at_boundary(module: Any) -> None:
     """Let the `main` of a parsed module take and return storage dtypes, in place."""
     main = find_main(module)
     block = main.regions[0].blocks[0]

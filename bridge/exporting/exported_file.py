@@ -22,11 +22,13 @@ __all__ = ["MAX_EXPORTED_BYTES", "call_of_exported", "parse_exported", "read_exp
 MAX_EXPORTED_BYTES = 1 << 31  # flatbuffers' own limit
 
 
-def read_exported(path: str | os.PathLike[str], *, stand_ins: bool = False) -> export.Exported:
+def read_exported(
+    path: str | bytes | bytearray | os.PathLike[str], *, stand_ins: bool = False
+) -> export.Exported:
     """Return the `Exported` in a file.
 
     Args:
-        path: the file.
+        path: the file, or its bytes.
         stand_ins: whether classes of pytree nodes that this process has not registered become
             nodes that have their children by number, with a warning; otherwise they are refused.
 
@@ -36,6 +38,8 @@ def read_exported(path: str | os.PathLike[str], *, stand_ins: bool = False) -> e
         InteropError: it cannot be read here.
         OSError: the file cannot be read.
     """
+    if isinstance(path, (bytes, bytearray)):
+        return parse_exported(bytes(path), "the bytes", stand_ins=stand_ins)
     if os.path.isdir(path):
         raise StructureError(
             f"{os.fspath(path)} is a folder; expected the file of a serialized Exported. To do: of "

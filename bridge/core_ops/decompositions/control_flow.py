@@ -1,19 +1,18 @@
-"""Loops and branches, of which the values have their storage dtypes."""
+"""Loops and branches over what stands for the arrays of a module, such as pairs of arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from bridge.lifting.control_primitives import RULES as OF_JAX
 from bridge.lifting.known_values import TOKEN, PlatformChoice, Token
-from bridge.lifting.lifted_operation import LiftedRegion, LiftingRule
-from bridge.litert.lowering.lowered_operation import LoweredOperation
-from bridge.litert.lowering.storage_dtypes import to_storage
+from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, LiftingRule
 
 __all__ = ["RULES"]
 
@@ -25,7 +24,7 @@ def _switch(chosen: Any, branches: Sequence[Callable[[], Any]]) -> Any:
     return lax.switch(chosen, branches)
 
 
-def _case(op: LoweredOperation) -> Any:
+def _case(op: LiftedOperation) -> Any:
     """Return the results of the branch that an index chooses; beyond the branches, of the last."""
     index, last = op.operands[0], len(op.regions) - 1
     if isinstance(index, (PlatformChoice, np.ndarray)):
@@ -41,7 +40,7 @@ def _case(op: LoweredOperation) -> Any:
     return _without_tokens(op.regions, lambda branches: _switch(chosen, branches))
 
 
-def _if(op: LoweredOperation) -> Any:
+def _if(op: LiftedOperation) -> Any:
     if isinstance(op.operands[0], np.ndarray):
         return OF_JAX["stablehlo.if"].lift(op)
     return _without_tokens(op.regions[::-1], lambda branches: _switch(op.array(0), branches))
@@ -54,7 +53,7 @@ def _without_tokens(regions: Sequence[LiftedRegion], run: Callable[[list[Any]], 
 
     def arrays_of(region: LiftedRegion) -> Callable[[], tuple[Any, ...]]:
         return lambda: tuple(
-            _as_carried(to_storage(value))
+            _as_carried(region.to_array(value))
             for value in region.apply()
             if not isinstance(value, Token)
         )
@@ -63,26 +62,34 @@ def _without_tokens(regions: Sequence[LiftedRegion], run: Callable[[list[Any]], 
     return [TOKEN if is_token else next(results) for is_token in tokens]
 
 
-def _while(op: LoweredOperation) -> Any:
-    """Return what a loop ends with; constants that it carries unchanged stay constants."""
+def _while(op: LiftedOperation) -> Any:
+    """Return what a loop ends with; what it carries unchanged stays as it is."""
     condition, body = op.regions
-    carried = [n for n, value in enumerate(op.operands) if not isinstance(value, Token)]
+    *_, returned = body.block
+    pairs = zip(body.block.arguments, returned.operands, strict=True)
+    same = [argument == result for argument, result in pairs]
+    carried = [
+        n for n, value in enumerate(op.operands) if not same[n] and not isinstance(value, Token)
+    ]
     start = tuple(_as_carried(op.array(n)) for n in carried)
 
     def all_of(values: Any) -> list[Any]:
-        given = dict(zip(carried, values, strict=True))
-        return [given.get(n, operand) for n, operand in enumerate(op.operands)]
+        changing = dict(zip(carried, values, strict=True))
+        return [changing.get(n, operand) for n, operand in enumerate(op.operands)]
 
     def step(values: Any) -> Any:
         results = body.apply(*all_of(values))
-        return tuple(_as_carried(to_storage(results[n])) for n in carried)
+        return tuple(_as_carried(body.to_array(results[n])) for n in carried)
 
     final = lax.while_loop(lambda values: condition(*all_of(values))[0], step, start)
     return all_of(final)
 
 
 def _as_carried(value: Any) -> Any:
-    return jnp.asarray(value) if isinstance(value, (np.ndarray, np.generic)) else value
+    return jax.tree.map(
+        lambda part: jnp.asarray(part) if isinstance(part, (np.ndarray, np.generic)) else part,
+        value,
+    )
 
 
 RULES = {

@@ -1,10 +1,16 @@
-"""The source of a model: a function, an `Exported`, or a file, with its names and variables."""
+"""The one front door: whatever a user hands over becomes a `Source`, with its names and variables.
+
+function, module of a framework, stage    export_model.py ──┐
+Exported, or a file or bytes of one       exported_file.py ─┤
+StableHLO: CallModule, file, bytes, text  mlir_files.py ────┼──> Source
+SavedModel: folder, LoadedModel, LoadedSignature ───────────┘
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,41 +19,47 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge.core.explaining import refusing_unsortable_keys
-from bridge.core.exported_file import parse_exported
 from bridge.core.keys import to_physical
-from bridge.core.narrow_types import NARROW_TYPES
 from bridge.core.trees import key_names, unique_names
 from bridge.core.updates import UpdatePositions, find_assigned
+from bridge.exporting.boundary_casts import call_of_storage_file, with_boundary_casts
 from bridge.exporting.export_model import export_model
+from bridge.exporting.exported_file import parse_exported
 from bridge.loading.loaded import LoadedSignature
 from bridge.loading.loaded_model import LoadedModel
-from bridge.loading.mlir_files import call_of_file, is_mlir, with_signature
-from bridge.sources.boundary_casts import cast_at_boundary, with_boundary_casts
+from bridge.loading.mlir_files import is_mlir, with_signature
 from savedmodel.files.model_folder import read_file
 from savedmodel.model import DEFAULT_SIGNATURE, SavedModel, Variable
 from savedmodel.read import read
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck
-from xla_call_module.errors import (
-    PlatformError,
-    StructureError,
-)
+from xla_call_module.errors import PlatformError, StructureError
 from xla_call_module.exported import from_exported
 
 __all__ = [
-    "KnownSource",
+    "Exportable",
     "ModelFormat",
+    "Opened",
     "Source",
     "call_of",
+    "default_of",
     "leaf_names",
     "no_platform",
+    "open_model",
     "read_source",
 ]
 
-_MAX_ARTIFACT_BYTES = 1 << 32
+_MAX_FILE_BYTES = 1 << 32
 
-Source = export.Exported | CallModule | LoadedModel | LoadedSignature | str | os.PathLike[str]
-_SOURCES = (export.Exported, CallModule, LoadedModel, LoadedSignature, str, os.PathLike)
+# What has been exported, opened; and the files and bytes that hold it.
+Opened = export.Exported | CallModule | LoadedModel | LoadedSignature
+Exportable = Opened | str | bytes | bytearray | os.PathLike[str]
+_EXPORTED = (
+    export.Exported, CallModule, LoadedModel, LoadedSignature, str, bytes, bytearray, os.PathLike,
+)  # fmt: skip
+
+# The path and the content of a file of MLIR -> its call.
+_MlirReader = Callable[[Path, bytes], CallModule]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +83,7 @@ class ModelFormat:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownSource:
+class Source:
     """A function as its source has it.
 
     Attributes:
@@ -96,21 +108,52 @@ class KnownSource:
     file: SavedModel | None = None
 
 
+def open_model(
+    model: Any, *, stand_ins: bool = False, read_mlir: _MlirReader = call_of_storage_file
+) -> Any:
+    """Return what a path or the bytes of a file stand for, opened; anything else as it is.
+
+    Args:
+        model: the path of a SavedModel, of a serialized `Exported` or of StableHLO; the bytes of
+            one of the latter, or StableHLO as text.
+        stand_ins: whether pytree classes that this process lacks get stand-ins.
+        read_mlir: the function that makes a call of StableHLO.
+
+    Raises:
+        InteropError: it is none of these, or is damaged.
+        OSError: it cannot be read.
+    """
+    if isinstance(model, str) and is_mlir(model.encode()):
+        model = model.encode()
+    if isinstance(model, (bytes, bytearray)):
+        path, place, content = Path("program"), "the bytes", bytes(model)
+    elif not isinstance(model, (str, os.PathLike)):
+        return model
+    elif not os.path.isfile(model):
+        return LoadedModel(read(model))
+    else:
+        path, place = Path(model), os.fspath(model)
+        content = read_file(path, limit=_MAX_FILE_BYTES)
+    if is_mlir(content):
+        return read_mlir(path, content)
+    return parse_exported(content, place, stand_ins=stand_ins)
+
+
 def read_source(
-    source: Source | Any,
+    model: Exportable | Any,
     format_: ModelFormat,
     *,
     params: Any,
     args: Any,
     platform: str,
     updates: UpdatePositions | None = None,
-) -> KnownSource:
+) -> Source:
     """Return a function as its source has it.
 
     Args:
-        source: an `Exported`, what `bridge.load` returned, one of its signatures, a `CallModule`,
-            the path of a SavedModel, of a serialized `Exported` or of StableHLO; or a function or
-            module, which is exported here.
+        model: an `Exported`, what `bridge.load` returned, one of its signatures, a `CallModule`;
+            the path of a SavedModel, or the path or bytes of a serialized `Exported` or of
+            StableHLO; or a function or module, which is exported here.
         format_: the format that the call is for.
         params: the pytree that is the first positional argument of the function; None for those of
             the file or the module, if there are any.
@@ -122,41 +165,39 @@ def read_source(
         InteropError: it is none of these, is damaged, or does not fit the parameters.
         OSError: a file cannot be read.
     """
-    if not isinstance(source, _SOURCES):
-        known = _export(
-            source, format_, params=params, args=args, platform=platform, updates=updates
+    if not isinstance(model, _EXPORTED):
+        source = _export(
+            model, format_, params=params, args=args, platform=platform, updates=updates
         )
     elif args is None:
-        known = _read(source, params, format_)
+        source = _source_of(open_model(model, stand_ins=True), params, format_)
     else:
         raise StructureError(
             "args= is for a function or a module, and what was passed is exported already. To do: "
             "leave it out, or pass the function."
         )
     if not updates:
-        return known
-    if known.file is not None or known.exported is None:
+        return source
+    if source.file is not None or source.exported is None:
         raise StructureError(
             "updates= is for a function, a module or an Exported: a SavedModel says itself what it "
             "assigns, and StableHLO has no parameters. To do: leave it out."
         )
-    return dataclasses.replace(known, assigned=_assigned(known, updates))
+    return dataclasses.replace(source, assigned=_assigned(source, source.exported, updates))
 
 
-def _assigned(known: KnownSource, updates: UpdatePositions) -> dict[int, int]:
+def _assigned(
+    source: Source, exported: export.Exported, updates: UpdatePositions
+) -> dict[int, int]:
     """Return for each result that is a new value of a parameter the index of that."""
-    assert known.exported is not None
-    call = known.call
-    leaves, tree = tree_util.tree_flatten(known.params)
+    call = source.call
+    leaves, tree = tree_util.tree_flatten(source.params)
     variables = [
         Variable(name, call.args[index].dtype, np.shape(to_physical(leaves[index])))
-        for index, name in known.variables.items()
+        for index, name in source.variables.items()
     ]
-    has_params = known.params is not None
-    return find_assigned(
-        call.name, call.own_results, known.exported.out_tree, tree if has_params else None,
-        updates, variables,
-    )  # fmt: skip
+    params = None if source.params is None else tree
+    return find_assigned(call.name, call.own_results, exported.out_tree, params, updates, variables)
 
 
 def _export(
@@ -167,7 +208,7 @@ def _export(
     args: Any,
     platform: Any,
     updates: UpdatePositions | None,
-) -> KnownSource:
+) -> Source:
     """Return a function or a module for one platform, exported as `bridge.save` does it."""
     if isinstance(model, Mapping):
         raise StructureError(
@@ -183,33 +224,26 @@ def _export(
             updates={DEFAULT_SIGNATURE: updates} if updates else None,
         )  # fmt: skip
     assert isinstance(traced.exported, export.Exported)
-    known = _of_exported(traced.exported, traced.params, format_)
+    source = _of_exported(traced.exported, traced.params, format_)
     first = len(tree_util.tree_leaves(traced.params))
-    return dataclasses.replace(known, inputs=dict(enumerate(traced.inputs or (), start=first)))
+    return dataclasses.replace(source, inputs=dict(enumerate(traced.inputs or (), start=first)))
 
 
-def _read(source: Source, params: Any, format_: ModelFormat) -> KnownSource:
-    if isinstance(source, CallModule):
-        return KnownSource(with_signature(source), None, params)
-    if isinstance(source, export.Exported):
-        return _of_exported(source, params, format_)
-    if isinstance(source, str | os.PathLike):
-        path = Path(source)
-        if path.is_file():
-            return _read_file(path, params, format_)
-        source = LoadedModel(read(source))
-    if isinstance(source, LoadedModel):
-        source = _default_of(source)
-    bound = source.binding
+def _source_of(opened: Opened, params: Any, format_: ModelFormat) -> Source:
+    if isinstance(opened, CallModule):
+        return Source(with_signature(opened), None, params)
+    if isinstance(opened, export.Exported):
+        return _of_exported(opened, params, format_)
+    signature = default_of(opened) if isinstance(opened, LoadedModel) else opened
+    bound = signature.binding
     inputs, outputs = (
         {index: name for name, index in names.items()} for names in (bound.inputs, bound.outputs)
     )
-    values = source.params if params is None else params
-    known = _of_exported(source.exported, values, format_)
-    variables, names = bound.variables, source.variable_names
+    values = signature.params if params is None else params
+    variables, names = bound.variables, signature.variable_names
     leaves = {variable: leaf for leaf, variable in enumerate(variables)}
     return dataclasses.replace(
-        known,
+        _of_exported(signature.exported, values, format_),
         inputs=inputs,
         outputs=outputs,
         variables={
@@ -218,11 +252,11 @@ def _read(source: Source, params: Any, format_: ModelFormat) -> KnownSource:
             if variable is not None
         },
         assigned={result: leaves[variable] for result, variable in bound.assigned.items()},
-        file=source.file,
+        file=signature.file,
     )
 
 
-def _default_of(model: LoadedModel) -> LoadedSignature:
+def default_of(model: LoadedModel) -> LoadedSignature:
     """Return the signature that is meant where none is named.
 
     Raises:
@@ -238,21 +272,9 @@ def _default_of(model: LoadedModel) -> LoadedSignature:
     return model.default
 
 
-def _read_file(path: Path, params: Any, format_: ModelFormat) -> KnownSource:
-    content = read_file(path, limit=_MAX_ARTIFACT_BYTES)
-    if is_mlir(content):
-        return KnownSource(
-            call_of_file(path, content, prepare=cast_at_boundary, prepared=NARROW_TYPES),
-            None,
-            params,
-        )
-    exported = parse_exported(content, os.fspath(path), stand_ins=True)
-    return _of_exported(exported, params, format_)
-
-
-def _of_exported(exported: export.Exported, params: Any, format_: ModelFormat) -> KnownSource:
+def _of_exported(exported: export.Exported, params: Any, format_: ModelFormat) -> Source:
     names = {} if params is None else dict(enumerate(leaf_names(tree_util.tree_structure(params))))
-    return KnownSource(call_of(exported, format_), exported, params, variables=names)
+    return Source(call_of(exported, format_), exported, params, variables=names)
 
 
 def call_of(exported: export.Exported, format_: ModelFormat) -> CallModule:

@@ -1,0 +1,210 @@
+"""A decomposition, as a value, and the calls that are decomposed by some of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.core_ops.decompositions import control_flow, one_device
+from bridge.core_ops.decompositions.retracing import Boundary, Locations, retrace
+from bridge.lifting.lifted_operation import LiftingRule
+from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
+from xla_call_module.call import CallModule, TensorSpec, read_artifact_version
+from xla_call_module.dtypes import Array, dtype_from_name
+from xla_call_module.exported import from_exported
+from xla_call_module.stablehlo.modules import (
+    custom_call_target,
+    open_module,
+    serialize_module,
+    tensor_type,
+    walk,
+)
+
+__all__ = [
+    "SAME_ARRAYS",
+    "Decomposed",
+    "Decomposition",
+    "custom_calls_of",
+    "decompose",
+    "table_with",
+]
+
+_CUSTOM_CALL = "stablehlo.custom_call"
+# The boundary of a decomposition that leaves arguments and results as they are.
+SAME_ARRAYS = Boundary(
+    dtype=lambda dtype: dtype,
+    shape=lambda shape, _: tuple(shape),
+    enter=lambda value, _: value,
+    leave=lambda value, _: value,
+    store=lambda array: array,
+)
+
+
+def table_with(
+    rules: Mapping[str, LiftingRule],
+    custom_calls: Mapping[str, LiftingRule] | None = None,
+    *,
+    target: str,
+) -> LiftingTable:
+    """Return the table by which every operation stays as it is but for those of some rules.
+
+    Args:
+        rules: the rules of operations.
+        custom_calls: those of targets of custom calls.
+        target: the name of what they are replaced by, for messages.
+    """
+    return dataclasses.replace(
+        JAX_TABLE,
+        rules={**JAX_TABLE.rules, **control_flow.RULES, **one_device.RULES, **rules},
+        custom_calls={
+            **JAX_TABLE.custom_calls,
+            **one_device.CUSTOM_CALLS,
+            **(custom_calls or {}),
+        },
+        has_functions=False,
+        target=target,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposition:
+    """Operations or elements of StableHLO that are replaced by other ones.
+
+    Attributes:
+        name: the subject, for messages.
+        table: the rules, which are those of lifting for all that stays as it is.
+        operations: the names of the operations that it replaces.
+        custom_calls: the targets of the custom calls that it replaces.
+        elements: the element types that it replaces, by MLIR's names.
+        needs: the element types that the result may have although the module has none of them.
+        boundary: the form of arguments and results.
+        is_wide: whether the rules compute with dtypes of 64 bits.
+    """
+
+    name: str
+    table: LiftingTable
+    operations: frozenset[str] = frozenset()
+    custom_calls: frozenset[str] = frozenset()
+    elements: frozenset[str] = frozenset()
+    needs: frozenset[str] = frozenset()
+    boundary: Boundary = SAME_ARRAYS
+    is_wide: bool = False
+
+    def replaces(self, contents: _Contents) -> bool:
+        """Return whether a module of some contents has what is replaced."""
+        return not (
+            self.operations.isdisjoint(contents.operations)
+            and self.custom_calls.isdisjoint(contents.custom_calls)
+            and self.elements.isdisjoint(contents.elements)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """The operations of a module, the targets of its custom calls, and its element types."""
+
+    operations: frozenset[str]
+    custom_calls: frozenset[str]
+    elements: frozenset[str]
+
+    @classmethod
+    def of(cls, call: CallModule) -> _Contents:
+        """Return those of a call."""
+        with open_module(call.module) as module:
+            operations = list(walk(module))
+            types = {str(value.type) for operation in operations for value in _values(operation)}
+            names = frozenset(operation.name for operation in operations)
+            called = frozenset(
+                custom_call_target(one) for one in operations if one.name == _CUSTOM_CALL
+            )
+        tensors = (text for text in types if text.startswith("tensor<"))
+        return cls(names, called, frozenset(tensor_type(text).element for text in tensors))
+
+
+def _values(operation: Any) -> Iterator[Any]:
+    """Yield the results of an operation and the arguments of its blocks."""
+    yield from operation.results
+    for region in operation.regions:
+        for block in region.blocks:
+            yield from block.arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposed:
+    """A call without what some decompositions replace.
+
+    Attributes:
+        call: the call, with the arguments and results of the first one in their forms.
+        parameters: the arrays of arguments that are parameters, in their forms.
+        applied: the decompositions that replaced something, the first one first.
+    """
+
+    call: CallModule
+    parameters: Mapping[int, Array]
+    applied: tuple[Decomposition, ...]
+
+
+def decompose(
+    call: CallModule,
+    decompositions: Sequence[Decomposition],
+    parameters: Mapping[int, Array] | None = None,
+) -> Decomposed:
+    """Return a call, for one platform, without what some decompositions replace.
+
+    Args:
+        call: the call.
+        decompositions: the decompositions, each of which may leave what a later one replaces.
+        parameters: the arrays of arguments that are parameters, by their index.
+
+    Raises:
+        UnsupportedError: an operation that one of them cannot replace; the message has its place.
+    """
+    arrays = dict(parameters or {})
+    applied, contents = [], _Contents.of(call)
+    for decomposition in decompositions:
+        if decomposition.replaces(contents):
+            call = _apply(call, decomposition, arrays)
+            arrays = {n: decomposition.boundary.store(array) for n, array in arrays.items()}
+            applied.append(decomposition)
+            contents = _Contents.of(call)
+    return Decomposed(call, arrays, tuple(applied))
+
+
+def custom_calls_of(decompositions: Sequence[Decomposition]) -> list[str]:
+    """Return the targets of custom calls that some decompositions replace."""
+    return sorted(set().union(*(one.custom_calls for one in decompositions)))
+
+
+def _apply(
+    call: CallModule, decomposition: Decomposition, parameters: Mapping[int, Array]
+) -> CallModule:
+    boundary, locations = decomposition.boundary, Locations(decomposition.table.target)
+    table = dataclasses.replace(decomposition.table, around=locations.scope)
+    exported = retrace(call, table, boundary, parameters=parameters, is_wide=decomposition.is_wide)
+    made = from_exported(exported, disabled_checks=call.disabled_checks, carried=False)
+    with open_module(made.module) as module:
+        locations.restore(module)
+        artifact = serialize_module(module, read_artifact_version(made.module), mixed=True)
+    return dataclasses.replace(
+        call,
+        module=artifact,
+        version=made.version,
+        platforms=made.platforms,
+        args=tuple(_stored(spec, boundary) for spec in call.args),
+        results=tuple(_stored(spec, boundary) for spec in call.results),
+        kept=made.kept,
+        uses_shardy=made.uses_shardy,
+        exported=b"",
+        trees=None,
+    )
+
+
+def _stored(spec: TensorSpec, boundary: Boundary) -> TensorSpec:
+    """Return the spec of the form of an argument or result."""
+    dtype = boundary.dtype(spec.dtype.numpy)
+    shape = None if spec.shape is None else boundary.shape(spec.shape, spec.dtype.numpy)
+    return dataclasses.replace(
+        spec, shape=shape, dtype=dtype_from_name(dtype.name, where=spec.path)
+    )

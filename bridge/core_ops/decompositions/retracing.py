@@ -1,0 +1,189 @@
+"""A call is traced under a table of rules, and exported again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+
+from bridge.core._jax import enable_x64, tracing_error_kind
+from bridge.core.narrowing import x64_if_needed
+from bridge.lifting.known_values import Dimension, StructuredArray
+from bridge.lifting.lifted_function import dtypes_of
+from bridge.lifting.lifting_table import LiftingTable
+from bridge.lifting.module_lifting import walk_module
+from xla_call_module._jax import ir, move_operation
+from xla_call_module.analyses.constraints import constraints_of
+from xla_call_module.call import CallModule
+from xla_call_module.dtypes import Array
+from xla_call_module.errors import UnsupportedError
+from xla_call_module.stablehlo.mhlo import compose_custom_calls
+from xla_call_module.stablehlo.modules import open_module, walk
+from xla_call_module.stablehlo.operation_locations import describe_location
+from xla_call_module.symbolic_shapes import limited_steps, parse_shape
+
+__all__ = ["Boundary", "Locations", "ParameterArray", "numbered_scope", "retrace"]
+
+_NUMBER = re.compile(r"@(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """The form in which a retraced function takes and returns arrays.
+
+    Attributes:
+        dtype: the function from the dtype of an array to that of the form.
+        shape: the function from the shape and the dtype of an array to the shape of the form.
+        enter: the function from an argument, and its dtype in the module, to a value of the walk.
+        leave: the function from a value of the walk, and its dtype in the module, to a result.
+        store: the function from an array of numpy to its form.
+    """
+
+    dtype: Callable[[np.dtype[Any]], np.dtype[Any]]
+    shape: Callable[[Sequence[Any], np.dtype[Any]], tuple[Any, ...]]
+    enter: Callable[[Any, np.dtype[Any]], Any]
+    leave: Callable[[Any, np.dtype[Any]], Any]
+    store: Callable[[Array], Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParameterArray(StructuredArray):
+    """An argument whose elements are those of a parameter.
+
+    Attributes:
+        traced: the argument as JAX traces it.
+        elements: the elements.
+    """
+
+    traced: Any
+    elements: Array
+
+    @property
+    def shape(self) -> tuple[Dimension, ...]:
+        """The shape."""
+        return tuple(self.elements.shape)
+
+    def array(self) -> Any:
+        """Return the argument."""
+        return self.traced
+
+
+def retrace(
+    call: CallModule,
+    table: LiftingTable,
+    boundary: Boundary,
+    constants: Mapping[int, Any] | None = None,
+    *,
+    parameters: Mapping[int, Array] | None = None,
+    is_wide: bool = False,
+) -> export.Exported:
+    """Return a call, for one platform, of what a table of rules makes of its operations.
+
+    Args:
+        call: the call.
+        table: the rules.
+        boundary: the form of the arguments and results.
+        constants: the arrays of arguments that become constants, by their index.
+        parameters: the elements of arguments that stay arguments, by their index.
+        is_wide: whether the rules compute with dtypes of 64 bits.
+    """
+    fixed, known = constants or {}, parameters or {}
+    free = [index for index in range(len(call.args)) if index not in fixed]
+
+    def retraced(*operands: Any) -> list[Any]:
+        arguments = dict(fixed)
+        for index, operand in zip(free, operands, strict=True):
+            value = boundary.enter(operand, call.args[index].dtype.numpy)
+            arguments[index] = ParameterArray(value, known[index]) if index in known else value
+        with open_module(call.module) as module:
+            compose_custom_calls(module)
+            results = walk_module(module, [arguments[n] for n in call.kept], table=table)
+        dtypes = [spec.dtype.numpy for spec in call.results]
+        return [boundary.leave(one, dtype) for one, dtype in zip(results, dtypes, strict=True)]
+
+    with open_module(call.module) as module:
+        dtypes = enable_x64() if is_wide else dtypes_of(module)
+    with x64_if_needed(spec.dtype.name for spec in (*call.args, *call.results)), dtypes:
+        return export.export(jax.jit(retraced, keep_unused=True), platforms=[call.platforms[0]])(
+            *_avals_of(call, free, boundary)
+        )
+
+
+def _avals_of(
+    call: CallModule, free: Sequence[int], boundary: Boundary
+) -> list[jax.ShapeDtypeStruct]:
+    """Return the arguments, whose sizes may be symbolic."""
+    scope = export.SymbolicScope([str(one) for one in constraints_of(call)])
+    specs = [call.args[index] for index in free]
+    with limited_steps("to read the shapes of a call"):
+        return [
+            jax.ShapeDtypeStruct(
+                boundary.shape(parse_shape(spec.shape or (), scope=scope), spec.dtype.numpy),
+                boundary.dtype(spec.dtype.numpy),
+            )
+            for spec in specs
+        ]
+
+
+@contextmanager
+def numbered_scope(raw: Any, number: int, target: str) -> Iterator[None]:
+    """Let the names of what is traced for an operation have a number in them.
+
+    Args:
+        raw: the operation.
+        number: the number.
+        target: the name of what the operation is traced for, for messages.
+
+    Raises:
+        UnsupportedError: it needs the value of a symbolic size.
+    """
+    with jax.named_scope(f"@{number}"):
+        try:
+            yield
+        except Exception as error:
+            if tracing_error_kind(error) != "size":
+                raise
+            raise UnsupportedError(
+                f"{raw.name} at {describe_location(raw)}: in {target} its symbolic sizes would "
+                f"have to be known ({str(error).splitlines()[0]}) To do: export the function for "
+                "sizes that are numbers, at least those that the operation works along."
+            ) from error
+
+
+class Locations:
+    """The locations of the operations of a module, for those that are traced in place of them."""
+
+    def __init__(self, target: str) -> None:
+        """Have none.
+
+        Args:
+            target: the name of what the operations are traced for, for messages.
+        """
+        self._numbers: dict[str, int] = {}
+        self._target = target
+
+    @contextmanager
+    def scope(self, raw: Any) -> Iterator[None]:
+        """Let what is traced inside be found by `restore`."""
+        text = str(raw.location)
+        with numbered_scope(raw, self._numbers.setdefault(text, len(self._numbers)), self._target):
+            yield
+
+    def restore(self, module: Any) -> None:
+        """Give the operations of a retraced module the locations that they were traced for."""
+        texts = [f"module {{\n}} {text}" for text in self._numbers]
+        with module.context:
+            locations = [ir.Module.parse(text).operation.location for text in texts]
+            for operation in walk(module):
+                if found := _NUMBER.findall(str(operation.location)[:_MAX_NAME]):
+                    move_operation(operation, locations[int(found[-1])])
+
+
+# The name of a scope is the first part of a location.
+_MAX_NAME = 4096

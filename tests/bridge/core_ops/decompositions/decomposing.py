@@ -1,0 +1,103 @@
+"""Functions of JAX decomposed, run by XLA, and compared with JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+
+from bridge.core_ops.decompositions.decomposition import Decomposed, Decomposition, decompose
+from bridge.loading.exported_from_call import exported_from_call
+from tests.x64 import enable_x64
+from xla_call_module.call import CallModule
+from xla_call_module.exported import from_exported
+from xla_call_module.stablehlo.modules import open_module, tensor_type, walk
+
+__all__ = ["check", "contents", "decomposed", "stored"]
+
+
+def contents(call: CallModule) -> tuple[set[str], set[str]]:
+    """Return the names of the operations of a module, and its element types."""
+    with open_module(call.module) as module:
+        operations = list(walk(module))
+        values = [value for one in operations for value in one.results]
+        blocks = [b for one in operations for region in one.regions for b in region.blocks]
+        values += [argument for block in blocks for argument in block.arguments]
+        types = [str(value.type) for value in values]
+        return {one.name for one in operations}, {
+            tensor_type(text).element for text in types if text.startswith("tensor<")
+        }
+
+
+def decomposed(
+    function: Callable[..., Any], specs: Sequence[Any], *decompositions: Decomposition
+) -> Decomposed:
+    """Return the decomposed call of a function, which has nothing that is replaced.
+
+    Args:
+        function: the function.
+        specs: its arguments, or their shapes and dtypes.
+        decompositions: the decompositions, each of which has something to replace.
+    """
+    exported = export.export(jax.jit(function), platforms=["cpu"])(*specs)
+    before = from_exported(exported, carried=False)
+    made = decompose(before, decompositions)
+    operations, elements = contents(made.call)
+    allowed = contents(before)[1].union(*(one.needs for one in decompositions), {"i32"})
+    for one in decompositions:
+        assert not operations & one.operations
+        assert not elements & one.elements
+        allowed -= one.elements
+    assert elements <= allowed
+    assert list(made.applied) == list(decompositions)
+    return made
+
+
+def stored(made: Decomposed, array: Any) -> Any:
+    """Return an array for an argument or result of a function in the form of the decomposed one."""
+    array = np.asarray(array)
+    for one in made.applied:
+        array = one.boundary.store(array)
+    return array
+
+
+def check(
+    function: Callable[..., Any],
+    *arrays: Any,
+    by: Sequence[Decomposition],
+    rtol: float = 2e-6,
+    wide: bool = False,
+) -> Decomposed:
+    """Fail unless the decomposed function computes what JAX does, and return it.
+
+    Args:
+        function: the function of the arrays.
+        arrays: the arguments.
+        by: the decompositions.
+        rtol: how far floats may be off, as a part of the greatest finite one.
+        wide: whether there are dtypes of 64 bits.
+    """
+    with enable_x64(wide):
+        made = decomposed(function, arrays, *by)
+        found = exported_from_call(made.call).call(*(stored(made, x) for x in arrays))
+        expected = [stored(made, x) for x in jax.tree.leaves(jax.jit(function)(*arrays))]
+    for one, other in zip(found, expected, strict=True):
+        _assert_close(np.asarray(one), other, rtol)
+    return made
+
+
+def _assert_close(found: Any, expected: Any, rtol: float) -> None:
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    if expected.dtype.kind in "biu":
+        np.testing.assert_array_equal(found, expected)
+        return
+    found, expected = (
+        np.stack([array.real, array.imag]).astype(np.float64) for array in (found, expected)
+    )
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(np.where(finite, 0, found), np.where(finite, 0, expected))
+    size = np.max(np.abs(expected), where=finite, initial=0)
+    np.testing.assert_allclose(found[finite], expected[finite], rtol=0, atol=rtol * size)
