@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 from savedmodel.encode.body import Library
 from savedmodel.encode.graph_functions import encode_graph
 from savedmodel.encode.mutexes import mutex_name, to_compiled, to_mutexes
+from savedmodel.encode.shape_check_nodes import refusal_graph
 from savedmodel.files.assets import PUBLICATION_FILE, asset_files
 from savedmodel.files.fingerprint import FINGERPRINT_FILE, renew_fingerprint
 from savedmodel.files.folder import PROTO_FILE, VARIABLES, new_place, write_bytes
@@ -246,15 +247,16 @@ class _CallBodies:
             return
         key = (call, bool(order))
         if key not in self._names:
-            graph = self._operations.lower(call, order) if is_plain else None
-            self._names[key] = "" if graph is None else self._add(graph)
+            self._names[key] = self._add(call, order) if is_plain else ""
         if old:
             to_module_call(node)
             self._dropped.add(old)
         if self._names[key]:
             to_function_call(node, self._names[key])
 
-    def _add(self, graph: TensorFlowGraph) -> str:
+    def _add(self, call: CallModule, order: int) -> str:
+        assert self._operations is not None
+        graph = self._operations.lower(call, order) if call.results else refusal_graph(call)
         main, *_ = encode_graph(graph, self._library.new_function)
         return str(main.signature.name)
 

@@ -425,7 +425,12 @@ class DifferentiableCall:
             op = (
                 Op(call, read_check=check)
                 if graph is None
-                else FunctionOp(call, serialize_graph(graph), read_check=check)
+                else FunctionOp(
+                    call,
+                    serialize_graph(graph),
+                    assert_shapes=order._order == 0,
+                    read_check=check,
+                )
             )
             ops.append(_PreparedOp(op, constants, assert_shapes=order._order == 0))
         return ops

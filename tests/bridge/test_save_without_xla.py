@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorflow as tf
 from jax import lax
 
 import bridge
@@ -142,3 +143,48 @@ def test_what_it_is_no_use_for_is_refused(tmp_path):
     with pytest.raises(ShardingError, match="is for 2 devices, and TensorFlow's operations"):
         bridge.save(exported, tmp_path / "model", operations="tensorflow")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory):
+    """Files of a function of two arguments with the same number of rows."""
+    folder = tmp_path_factory.mktemp("checked")
+    options = {"args": "f32[b], f32[b]", "gradient_order": 0}
+    bridge.save(lambda x, y: x + y, folder / "xla", **options)
+    plain = {**options, "operations": "tensorflow"}
+    bridge.save(lambda x, y: x + y, folder / "plain", **plain)
+    bridge.save(lambda x, y: x + y, folder / "off", **plain, disabled_checks=["shape_assertions"])
+    bridge.retarget(folder / "xla", to=folder / "retargeted", operations="tensorflow")
+    return folder
+
+
+def _sum(path, *, signature):
+    x, y = tf.ones(1), tf.ones(3)
+    loaded = tf.saved_model.load(path)
+    return loaded.signatures["serving_default"](x=x, y=y) if signature else loaded(x, y)
+
+
+@pytest.mark.parametrize("signature", [False, True])
+@pytest.mark.parametrize("name", ["plain", "retargeted"])
+def test_sizes_that_tensorflow_would_repeat_are_refused(checked, name, signature):
+    said = r"takes x: float32\[b\], y: float32\[b\]; of these .* arrived that follow.\] \[1\] \[3\]"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=said):
+        _sum(checked / name, signature=signature)
+
+
+def test_a_disabled_check_leaves_no_assertion(checked):
+    np.testing.assert_array_equal(_sum(checked / "off", signature=False), [2, 2, 2])
+    graph = read_proto(checked / "off").meta_graphs[0].graph_def
+    operations = {node.op for f in graph.library.function for node in f.node_def}
+    assert operations.isdisjoint({"Assert", "If"})
+
+
+def test_sizes_are_compared_in_live_functions():
+    call = bridge.convert(lambda x, y: x + y, polymorphic_shapes="b", operations="tensorflow")
+    signature = [tf.TensorSpec([None]), tf.TensorSpec([None])]
+    compiled = tf.function(call, input_signature=signature)
+    np.testing.assert_array_equal(compiled(tf.ones(3), tf.ones(3)), [2, 2, 2])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="takes x: float32"):
+        compiled(tf.ones(1), tf.ones(3))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"args\[1\] of <lambda> has"):
+        call(tf.ones(1), tf.ones(3))
