@@ -109,8 +109,7 @@ class FunctionOp(Op):
                 results = [tensor.name for tensor in body.outputs]
 
                 def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
-                    tensors = self._compared(tensors)
-                    given = dict(zip(arguments, tensors, strict=True))
+                    given = dict(zip(arguments, self._compared(tensors), strict=True))
                     made: list[tf.Tensor] = tf.graph_util.import_graph_def(
                         definition, input_map=given, return_elements=results, name=""
                     )
