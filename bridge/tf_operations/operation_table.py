@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bridge.core_ops import branches, dots, gathers, scatters, shapes, slicing, windows
-from bridge.core_ops.decompositions.batch_norms import BATCH_NORMS_AS_SUMS
+from bridge.core_ops.decompositions.composed_operations import COMPOSED_OPERATIONS
 from bridge.core_ops.decompositions.narrow_types import NARROW_TYPES_IN_WIDER
 from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
 from bridge.core_ops.stablehlo_operation import Emit, GraphTarget, Operation, Rule, identity
@@ -153,7 +153,7 @@ _COMPOSITES: Mapping[str, Rule] = {
 }
 
 # What is decomposed before.
-DECOMPOSITIONS = (BATCH_NORMS_AS_SUMS, RANDOM_BITS_AS_INTEGERS, NARROW_TYPES_IN_WIDER)
+DECOMPOSITIONS = (COMPOSED_OPERATIONS, RANDOM_BITS_AS_INTEGERS, NARROW_TYPES_IN_WIDER)
 
 TARGET = GraphTarget(
     name="TensorFlow",
