@@ -85,9 +85,9 @@ def _runnable(signature: LoadedSignature) -> Runnable:
     from jax import tree_util
 
     from bridge.core.keys import is_key, to_physical
-    from bridge.exporting.exported_file import call_of_exported
     from bridge.formats.runnable import Runnable
     from xla_call_module.exported import argument_specs
+    from xla_call_module.exported_bytes import call_of_exported
     from xla_call_module.stablehlo.refining import accepts_sizes
 
     exported, binding = signature.exported, signature.binding
