@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from typing import Any, TypedDict
 
@@ -25,7 +25,7 @@ from bridge.core.updates import (
     Updates,
     find_assigned,
     parse_updates,
-    without_updates,
+    structure_without,
 )
 from bridge.exporting.environment import describe_environment, source_file
 from bridge.exporting.export_model import export_model
@@ -260,6 +260,8 @@ def save(
             "batch_buckets are the sizes that XLA compiles programs for, and TensorFlow's own "
             'operations run every size. To do: leave out batch_buckets, or operations="tensorflow".'
         )
+    is_named = isinstance(model, Mapping)
+    source = source_file(model) if manifest else None
     positions = parse_updates(updates, model)
     with refusing_unsortable_keys("params, args or what the function takes"):
         params = with_counters(params) if positions else params
@@ -274,7 +276,7 @@ def save(
     chains: dict[str, Prepared] = {}
     graphs: dict[str, tuple[TensorFlowGraph, ...]] = {}
     for key, exported in exporteds.items():
-        with _about(key, model):
+        with _about(key, is_named=is_named):
             chains[key], graphs[key] = build_chain(
                 exported, options, gradient_order=gradient_order, tensorflow=tensorflow,
                 known=constants.keys(),
@@ -287,9 +289,14 @@ def save(
             check_params_tree(exported, tree)
         leading = next(iter(chains.values())).calls[0].args[: tree.num_leaves]
         variables = to_variables(params, trainable, leading)
+        for key, chain in chains.items():
+            with _about(key, is_named=is_named):
+                call = chain.calls[0]
+                check_parameters(call.name, call.args[: len(variables)], variables)
+    together = is_multi_process(params)
     made = []
     for key, exported in exporteds.items():
-        with _about(key, model):
+        with _about(key, is_named=is_named):
             signature = _to_signature(
                 key, chains[key], graphs[key], exported, variables,
                 constants=tuple(constants), params=tree, updates=positions.get(key, {}),
@@ -308,30 +315,22 @@ def save(
         params=NONE if tree is None else to_structure(tree),
         metadata=_describe(signatures, chains.values(), has_params=tree is not None),
     )
-    return _store(
-        saved, model, params, path, overwrite=overwrite, num_shards=num_shards, manifest=manifest
-    )
+    if not manifest:
+        size = _write(saved, path, together=together, overwrite=overwrite, num_shards=num_shards)
+        return _written(saved, path, size)
+    if together:
+        raise ShardingError(
+            "Several processes write this model, and none of them has all files to hash. To do: "
+            "leave out manifest=True."
+        )
+    with staged_folder(path, overwrite=overwrite) as folder:
+        _write(saved, folder, together=False, overwrite=False, num_shards=num_shards)
+        write_manifest(folder, **describe_environment(source), request={})
+        return _written(saved, path, bytes_of(folder))
 
 
-def _store(
-    saved: SavedModel,
-    model: Any,
-    params: Any,
-    path: str | os.PathLike[str],
-    *,
-    overwrite: bool,
-    num_shards: int | None,
-    manifest: bool,
-) -> WrittenFile:
-    """Write the file, with its manifest where one is wanted, and return what was written."""
-    if manifest:
-        _refuse_multi_process(params)
-        with staged_folder(path, overwrite=overwrite) as folder:
-            _write(saved, params, folder, overwrite=False, num_shards=num_shards)
-            write_manifest(folder, **describe_environment(source_file(model)), request={})
-            size = bytes_of(folder)
-    else:
-        size = _write(saved, params, path, overwrite=overwrite, num_shards=num_shards)
+def _written(saved: SavedModel, path: str | os.PathLike[str], size: int) -> WrittenFile:
+    """Return what was written."""
     return WrittenFile(
         path=os.fspath(path),
         signatures=signatures_of(saved),
@@ -343,9 +342,9 @@ def _store(
 
 def _write(
     saved: SavedModel,
-    params: Any,
     path: str | os.PathLike[str],
     *,
+    together: bool,
     overwrite: bool,
     num_shards: int | None,
 ) -> int:
@@ -354,23 +353,14 @@ def _write(
         raise _too_large(saved)
     with progress_bar("Saving") as progress:
         options: Any = {"overwrite": overwrite, "num_shards": num_shards, "progress": progress}
-        if is_multi_process(params):
+        if together:
             return write_together(saved, path, group=JaxProcesses(), **options)
         return write(saved, path, **options)
 
 
-def _refuse_multi_process(params: Any) -> None:
-    if is_multi_process(params):
-        raise ShardingError(
-            "Several processes write this model, and none of them has all files to hash. To do: "
-            "leave out manifest=True."
-        )
-
-
-def _about(key: str, model: Any) -> contextlib.AbstractContextManager[None]:
-    """Return a context whose errors name the key, where the user has given one."""
-    is_mapping = isinstance(model, Mapping)
-    return naming(f"Signature {key!r}") if is_mapping else contextlib.nullcontext()
+def _about(key: str, *, is_named: bool) -> contextlib.AbstractContextManager[None]:
+    """Return a context whose errors name the key, where the user passed one."""
+    return naming(f"Signature {key!r}") if is_named else contextlib.nullcontext()
 
 
 def _by_signature(
@@ -421,7 +411,6 @@ def _to_signature(
     passed: dict[int, Value] = {}
     if has_params:
         arguments = _without_first(arguments)
-        check_parameters(call.name, call.args[: len(variables)], variables)
         passed = {index: Parameter(index) for index in range(len(variables))}
     free = sorted(leaves(arguments))
     names = dict(zip(free, input_names(key, call, free, inputs), strict=True))
@@ -431,7 +420,7 @@ def _to_signature(
     assigned = find_assigned(
         call.name, call.own_results, exported.out_tree, params, updates, variables
     )
-    results = _results_without(exported.out_tree, assigned)
+    results = structure_without(exported.out_tree, assigned)
     returned = sorted(leaves(results))
     named = output_names(key, call, outputs, returned) if returned else [_UPDATED]
     function = Function(
@@ -444,9 +433,7 @@ def _to_signature(
         assigned=assigned,
         no_gradient=_no_gradient(call.name, len(chain.calls) - 1, gradient_order),
         constants=places,
-        check=None
-        if operations or chain.shape_check is None
-        else with_names(chain.shape_check, call, names),
+        check=chain.shape_check and with_names(chain.shape_check, call, names),
         operations=operations,
     )
     return Signature(
@@ -457,15 +444,6 @@ def _to_signature(
         if returned
         else {_UPDATED: Constant(np.asarray(True))},
     )
-
-
-def _results_without(tree: tree_util.PyTreeDef, assigned: Collection[int]) -> Structure:
-    """Return the structure of the results that are not assigned; the leaves are their indices."""
-    if not assigned:
-        return to_structure(tree)
-    rest = without_updates(tree, range(tree.num_leaves), assigned)
-    indices, structure = tree_util.tree_flatten(rest)
-    return to_structure(structure, indices)
 
 
 def _no_gradient(name: str, order: int, asked: int) -> str:

@@ -79,9 +79,9 @@ def to_jax(model: Liftable, *, mesh: Mesh | None = None) -> Callable[..., Any]:
     from bridge.loading.lifted_exported import lift_exported, lift_module
     from bridge.loading.loaded import LoadedSignature
     from bridge.loading.loaded_model import LoadedModel
-    from bridge.loading.mlir_files import call_of_file
     from xla_call_module.call import CallModule
     from xla_call_module.errors import StructureError
+    from xla_call_module.mlir_files import call_of_file
 
     opened = open_model(model, read_mlir=functools.partial(call_of_file, narrow=True))
     if isinstance(opened, LoadedModel):

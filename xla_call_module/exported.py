@@ -13,11 +13,11 @@ from typing import Any
 import jax
 from jax import export, tree_util
 
-from xla_call_module.analyses.custom_calls import check_custom_calls, refuse_callbacks
+from xla_call_module.analyses.custom_calls import check_custom_calls
 from xla_call_module.analyses.module_shardings import read_module_shardings
 from xla_call_module.analyses.operations import check_operations
 from xla_call_module.analyses.readable import is_plain
-from xla_call_module.analyses.tensorflow_functions import refuse_functions, take_functions
+from xla_call_module.analyses.tensorflow_functions import refuse_other_programs, take_functions
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import PLATFORM, DisabledCheck, parse_checks
 from xla_call_module.descriptions.description_json import (
@@ -345,8 +345,7 @@ def _check_module(call: CallModule) -> tuple[Mesh, ...]:
     """Return the meshes of a module; refuse one that JAX could not call, in words of our own."""
     try:
         with open_module(call.module) as module:
-            refuse_callbacks(call.name, module)
-            refuse_functions(call.name, module)
+            refuse_other_programs(call.name, module)
             _check_main(call, read_main(module))
             return read_module_shardings(module).meshes if call.nr_devices > 1 else ()
     except FormatError as error:

@@ -11,8 +11,9 @@ from typing import Any
 
 from jax import tree_util
 
-from bridge.core.trees import key_names
+from bridge.core.trees import key_names, to_structure
 from savedmodel.model import DEFAULT_SIGNATURE, Variable
+from savedmodel.protos.structures import Structure
 from xla_call_module.call import TensorSpec
 from xla_call_module.errors import DtypeError, StructureError
 
@@ -22,6 +23,7 @@ __all__ = [
     "find_assigned",
     "is_bare",
     "parse_updates",
+    "structure_without",
     "without_updates",
 ]
 
@@ -223,3 +225,12 @@ def without_updates(tree: Any, leaves: Sequence[Any], assigned: Collection[int])
     if len(left) == 1:
         (rest,) = left.values()
     return tree_util.tree_map(leaves.__getitem__, rest)
+
+
+def structure_without(tree: tree_util.PyTreeDef, assigned: Collection[int]) -> Structure:
+    """Return the structure of the results that are not assigned; the leaves are their indices."""
+    if not assigned:
+        return to_structure(tree)
+    rest = without_updates(tree, range(tree.num_leaves), assigned)
+    indices, structure = tree_util.tree_flatten(rest)
+    return to_structure(structure, indices)

@@ -14,10 +14,10 @@ from typing import Any
 from jax import export
 
 from bridge.core.narrow_types import NARROW_TYPES, storage_dtype_of
-from bridge.loading.mlir_files import call_of_file
 from xla_call_module._jax import func, ir, make_ir_context, survive_forks
 from xla_call_module.call import CallModule, read_artifact_version
 from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.mlir_files import call_of_file
 from xla_call_module.stablehlo.modules import (
     find_main,
     parse_module,

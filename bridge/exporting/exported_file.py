@@ -1,23 +1,16 @@
-"""Files with what `jax.export.Exported.serialize` returned, and the calls in them."""
+"""Files with what `jax.export.Exported.serialize` returned."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from typing import Any
 
 from jax import export
 
 from savedmodel.files.model_folder import read_file
-from xla_call_module.call import CallModule
-from xla_call_module.checks import DisabledCheck, parse_checks
-from xla_call_module.errors import FormatError, InteropError, StructureError
-from xla_call_module.exported import deserialize_exported, from_exported
-from xla_call_module.pytrees.tree_restoring import missing_classes
-from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
-from xla_call_module.tracebacks import warn
+from xla_call_module.errors import StructureError
+from xla_call_module.exported_bytes import parse_exported
 
-__all__ = ["MAX_EXPORTED_BYTES", "call_of_exported", "parse_exported", "read_exported"]
+__all__ = ["MAX_EXPORTED_BYTES", "read_exported"]
 
 MAX_EXPORTED_BYTES = 1 << 31  # flatbuffers' own limit
 
@@ -25,81 +18,23 @@ MAX_EXPORTED_BYTES = 1 << 31  # flatbuffers' own limit
 def read_exported(
     path: str | bytes | bytearray | os.PathLike[str], *, stand_ins: bool = False
 ) -> export.Exported:
-    """Return the `Exported` in a file.
+    """Return the `Exported` in a file, or in its bytes.
 
     Args:
         path: the file, or its bytes.
-        stand_ins: whether classes of pytree nodes that this process has not registered become
-            nodes that have their children by number, with a warning; otherwise they are refused.
+        stand_ins: as for `parse_exported`.
 
     Raises:
-        FormatError: the file holds no `Exported`, or is damaged.
-        StructureError: it has classes that are not registered; or there is a folder in its place.
-        InteropError: it cannot be read here.
+        InteropError: as `parse_exported`; there is a folder in its place.
         OSError: the file cannot be read.
     """
     if isinstance(path, (bytes, bytearray)):
-        return parse_exported(bytes(path), "the bytes", stand_ins=stand_ins)
-    if os.path.isdir(path):
+        content, where = bytes(path), "the bytes"
+    elif os.path.isdir(path):
         raise StructureError(
             f"{os.fspath(path)} is a folder; expected the file of a serialized Exported. To do: of "
             "a SavedModel, pass bridge.load(path).signatures[key].exported."
         )
-    content = read_file(path, limit=MAX_EXPORTED_BYTES)
-    return parse_exported(content, os.fspath(path), stand_ins=stand_ins)
-
-
-def parse_exported(content: bytes, where: str, *, stand_ins: bool = False) -> export.Exported:
-    """Return the `Exported` that is in a file.
-
-    Args:
-        content: the bytes of the file.
-        where: its path, for messages.
-        stand_ins: as for `read_exported`.
-
-    Raises:
-        InteropError: as `read_exported`.
-    """
-    try:
-        made = deserialize_exported(content, stand_ins=stand_ins)
-    except StructureError as error:
-        raise type(error)(f"{where}: {error} On the command line, --import does that.") from error
-    except Exception as error:
-        if isinstance(error, InteropError) and not isinstance(error, FormatError):
-            raise
-        # Where JAX reads it itself, flatbuffers has no error of its own for what is no message.
-        said = str(error).partition(" To do:")[0] if isinstance(error, InteropError) else ""
-        reason = said.removesuffix(".")
-        raise FormatError(
-            f"{where} is no serialized Exported, or is damaged"
-            f"{f' ({reason})' if reason else ''}. To do: write it with "
-            "Exported.serialize(), or name a function as module:function where one is exported."
-        ) from error
-    both: Any = (made.in_tree, made.out_tree)
-    if missing := {name for tree in both for name in missing_classes(tree)}:
-        warn(
-            f"{where} has pytree classes that this process has not registered: "
-            f"{', '.join(sorted(missing))}. Stand-ins have their children by number. To do: import "
-            "the modules that register them, on the command line by --import."
-        )
-    return made
-
-
-def call_of_exported(exported: export.Exported, *, carried: bool = False) -> CallModule:
-    """Return the call of an `Exported`, whatever it calls that TensorFlow does not have.
-
-    Args:
-        exported: any `Exported`.
-        carried: as for `xla_call_module.from_exported`.
-
-    Raises:
-        InteropError: as `xla_call_module.from_exported`.
-    """
-    with open_module(exported.mlir_module_serialized) as module:
-        targets = sorted(set(custom_call_targets(walk(module))))
-        checks = [DisabledCheck(f"custom_call:{target}") for target in targets]
-        call = from_exported(
-            exported, allow_flat_trees=True, carried=carried, disabled_checks=checks, module=module
-        )
-    own = parse_checks(exported.disabled_safety_checks)
-    return dataclasses.replace(call, disabled_checks=own)
+    else:
+        content, where = read_file(path, limit=MAX_EXPORTED_BYTES), os.fspath(path)
+    return parse_exported(content, where, stand_ins=stand_ins)

@@ -96,6 +96,7 @@ def from_function(
         return ModelFunction(function, name)
     _refuse_foreign_leaves(params)
     trained = _trained_collections(function, params)
+    function = _with_method_signature(function)
     if is_plain(params):
         return ModelFunction(function, name, params, trained)
     plain = PlainParameters.of(params)
@@ -146,6 +147,33 @@ def _trained_collections(function: Any, params: Any) -> tuple[bool, ...]:
     if is_linen and isinstance(params, Mapping):
         return in_collection(params, LINEN_TRAINED)
     return trained_leaves(params)
+
+
+def _with_method_signature(function: Any) -> Any:
+    """Return `apply` of a linen module with the parameters of the method that it applies.
+
+    Its own are any, so that JAX would call the inputs `args[0]`; any other function stays.
+    """
+    linen, bound = sys.modules.get("flax.linen"), dict[str, Any]()
+    inner: Any = function
+    while isinstance(inner, functools.partial) and not inner.args:
+        inner, bound = inner.func, {**inner.keywords, **bound}
+    module = getattr(inner, "__self__", None)
+    if linen is None or not isinstance(module, linen.Module) or inner.__name__ != "apply":
+        return function
+    method = bound.get("method") or "__call__"
+    method = getattr(type(module), method) if isinstance(method, str) else method
+    signature = inspect.signature(method)
+    free = [p for name, p in signature.parameters.items() if name not in bound]
+    if not any(p.kind is p.VAR_KEYWORD for p in free):
+        free.append(inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD))  # such as `rngs`
+
+    def applied(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    like: Any = applied
+    like.__signature__ = signature.replace(parameters=free)
+    return with_signature_of(applied, applied, name=inner.__name__)
 
 
 def _owner(function: Any) -> Any:

@@ -24,10 +24,8 @@ from bridge.core.trees import key_names, unique_names
 from bridge.core.updates import UpdatePositions, find_assigned
 from bridge.exporting.boundary_casts import call_of_storage_file, with_boundary_casts
 from bridge.exporting.export_model import export_model
-from bridge.exporting.exported_file import parse_exported
 from bridge.loading.loaded import LoadedSignature
 from bridge.loading.loaded_model import LoadedModel
-from bridge.loading.mlir_files import is_mlir, with_signature
 from savedmodel.files.model_folder import read_file
 from savedmodel.model import DEFAULT_SIGNATURE, SavedModel, Variable
 from savedmodel.read import read
@@ -35,6 +33,8 @@ from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import PlatformError, StructureError
 from xla_call_module.exported import from_exported
+from xla_call_module.exported_bytes import parse_exported
+from xla_call_module.mlir_files import is_mlir, with_signature
 
 __all__ = [
     "Exportable",

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge.formats.file_format import FileFormat
-from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.errors import StructureError, quote
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ __all__ = ["EXPORTED", "STABLEHLO"]
 
 
 def _is_stablehlo(path: str, head: bytes) -> bool:
-    from bridge.loading.mlir_files import is_mlir
+    from xla_call_module.mlir_files import is_mlir
 
     del path
     return is_mlir(head)
@@ -53,8 +52,9 @@ def _inspect_stablehlo(path: str | os.PathLike[str]) -> FileReport:
 
 
 def _inspect_exported(path: str | os.PathLike[str]) -> FileReport:
-    from bridge.exporting.exported_file import call_of_exported, read_exported
+    from bridge.exporting.exported_file import read_exported
     from bridge.inspecting.call_report import report_of_calls
+    from xla_call_module.exported_bytes import call_of_exported
 
     exported = read_exported(path, stand_ins=True)
     calls = [call_of_exported(exported, carried=True)]
@@ -79,6 +79,8 @@ def _open_exported(path: str, signature: str | None) -> Runnable:
 
 
 def _check_alone(path: str, signature: str | None) -> None:
+    from savedmodel.model import DEFAULT_SIGNATURE
+
     if signature not in (None, DEFAULT_SIGNATURE):
         raise StructureError(f"{path} is one function. To do: leave out --signature.")
 
@@ -89,9 +91,9 @@ def _runnable(exported: export.Exported) -> Runnable:
 
     from bridge.core.keys import to_logical, to_physical
     from bridge.core.names import input_names, output_names
-    from bridge.exporting.exported_file import call_of_exported
     from bridge.formats.runnable import Runnable
     from xla_call_module.exported import argument_specs
+    from xla_call_module.exported_bytes import call_of_exported
     from xla_call_module.stablehlo.refining import accepts_sizes
 
     call = call_of_exported(exported)

@@ -62,6 +62,22 @@ class WrittenSignature:
     assigned: tuple[str, ...] = ()
     gradient_sources: tuple[str, ...] = ()
 
+    @property
+    def client_call(self) -> str:
+        """Return the call of it in Python, of what `tf.saved_model.load` returned.
+
+        A request to TensorFlow Serving has the same names, as in `{"inputs": {"x": [[1.0]]}}`.
+
+        Example:
+            >>> import bridge, jax.numpy as jnp
+            >>> written = bridge.save(jnp.sin, "sine", args="f32[b]")
+            >>> written.signatures[0].client_call
+            "loaded.signatures['serving_default'](x=…)['output_0']"
+        """
+        inputs = ", ".join(f"{tensor.name}=…" for tensor in self.inputs)
+        output = f"[{self.outputs[0].name!r}]" if len(self.outputs) == 1 else ""
+        return f"loaded.signatures[{self.key!r}]({inputs}){output}"
+
 
 @dataclass(frozen=True, slots=True)
 class Quantization:

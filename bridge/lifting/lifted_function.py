@@ -15,8 +15,7 @@ from bridge.lifting.known_values import LiftedValue, PlatformChoice
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from bridge.lifting.module_lifting import walk_module
 from bridge.lifting.sharding_primitives import constrain_values, with_automatic_axes
-from xla_call_module.analyses.custom_calls import refuse_callbacks
-from xla_call_module.analyses.tensorflow_functions import refuse_functions
+from xla_call_module.analyses.tensorflow_functions import refuse_other_programs
 from xla_call_module.call import CallModule, bind_symbols
 from xla_call_module.dtypes import WIDE
 from xla_call_module.stablehlo.call_graph import check_calls
@@ -56,7 +55,8 @@ def lift_call(
     def lifted(*operands: Any) -> tuple[Any, ...]:
         _check_shapes(call, operands)
         with open_module(call.module) as module:
-            _check_module(call, module)
+            refuse_other_programs(call.name, module)
+            check_calls(functions_of(module))
             import_shardings_into(module)
             arguments = [*_platform_index(call), *operands]
             with dtypes_of(module):
@@ -80,12 +80,6 @@ def _check_shapes(call: CallModule, operands: Sequence[Any]) -> None:
         shape = [size if isinstance(size, int) else None for size in np.shape(operand)]
         shapes[position] = shape
     bind_symbols(call.name, call.own_args, shapes)
-
-
-def _check_module(call: CallModule, module: Any) -> None:
-    refuse_callbacks(call.name, module)
-    refuse_functions(call.name, module)
-    check_calls(functions_of(module))
 
 
 def _platform_index(call: CallModule) -> list[LiftedValue]:

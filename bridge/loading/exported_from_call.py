@@ -43,10 +43,10 @@ from savedmodel.model import (
     Variable,
 )
 from xla_call_module.analyses.constraints import constraints_in
-from xla_call_module.analyses.custom_calls import classify, refuse_callbacks
+from xla_call_module.analyses.custom_calls import classify
 from xla_call_module.analyses.infer_signature import infer_signature
 from xla_call_module.analyses.several_devices import check_one_device
-from xla_call_module.analyses.tensorflow_functions import refuse_functions
+from xla_call_module.analyses.tensorflow_functions import refuse_other_programs
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck, unite
 from xla_call_module.dimensions import Dim, Shape, symbols
@@ -69,8 +69,7 @@ def exported_from_call(call: CallModule) -> export.Exported:
     """
     call = infer_signature(call)
     with open_module(call.module) as module:
-        refuse_callbacks(call.name, module)
-        refuse_functions(call.name, module)
+        refuse_other_programs(call.name, module)
         check_calls(functions_of(module))
     with limited_steps("to read the shapes of a call"):
         scope = export.SymbolicScope(_constraints_of(call))

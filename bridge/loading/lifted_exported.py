@@ -14,7 +14,6 @@ from jax.sharding import Mesh
 from bridge.core.keys import to_logical, to_physical
 from bridge.core.tree_matching import match_trees
 from bridge.loading.derivative_primitives import Flat, is_float0
-from bridge.loading.mlir_files import with_signature
 from bridge.loading.needed_devices import needed_devices, require_devices
 from xla_call_module.analyses.constraints import constraints_in
 from xla_call_module.call import CallModule, TensorSpec
@@ -22,6 +21,7 @@ from xla_call_module.checks import DisabledCheck
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import DtypeError, StructureError
 from xla_call_module.exported import from_exported
+from xla_call_module.mlir_files import with_signature
 from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
 from xla_call_module.symbolic_shapes import constraints_of, limited_steps, parse_shape
 

@@ -74,8 +74,9 @@ def compose(
     What a request has goes through `preprocess` to the inputs of the call, and the outputs of the
     call through `postprocess` to the response. Lookup tables, variables and asset files that the
     two functions use go into the file. The signature as it was is there, too, under another key:
-    `bridge.load(path).signatures["bare"]` is a JAX function. The folder is a model for
-    `bridge.serving.publish`.
+    `bridge.load(path).signatures["bare"]` is a JAX function. What TensorFlow loads has a method for
+    each of both, and is itself callable as the composed one, where that is the default. The folder
+    is a model for `bridge.serving.publish`.
 
     The folder appears whole or not at all. Its bytes are not the same each time: TensorFlow numbers
     the functions of a process, and names the place that assets came from.
@@ -149,6 +150,7 @@ def compose(
         composed = _compose(called, asked, postprocess, kind, classes)
         given = _parse_defaults(asked.specs, lost.values, defaults, signature, bare)
         loaded.composed_resources = _resources_of([preprocess, postprocess])
+        _rename_functions(loaded, composed, signature=signature, bare=bare)
         signatures = {**loaded.signatures, bare: called, signature: composed}
         with new_folder(Path(path), overwrite=overwrite) as place:
             _write(loaded, place, signatures)
@@ -250,6 +252,19 @@ def _compose(
             f"TensorFlow cannot trace the functions around the call: {quote(error)}. To do: take "
             "and return tensors of the shapes and dtypes of the signature."
         ) from error
+
+
+def _rename_functions(loaded: Any, composed: Any, *, signature: str, bare: str) -> None:
+    """Let a method of the loaded object be what the signature of its name is, in place.
+
+    Files of `bridge.save` have a method for each signature, and call the default one.
+    """
+    if not hasattr(loaded, signature):
+        return
+    setattr(loaded, bare, getattr(loaded, signature))
+    setattr(loaded, signature, composed)
+    if signature == DEFAULT_SIGNATURE and callable(loaded):
+        loaded.__call__ = composed
 
 
 def _parse_defaults(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,18 +28,17 @@ from bridge.exporting.source import (
     read_source,
 )
 from bridge.loading.exported_from_call import exported_from_call
-from xla_call_module._jax import func, ir
-from xla_call_module.call import CallModule, TensorSpec, read_artifact_version
-from xla_call_module.dtypes import Array, dtype_from_name
+from xla_call_module.call import CallModule
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import (
     InteropError,
     ShardingError,
     StructureError,
 )
+from xla_call_module.passes.constant_result import with_true
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.platform_selection import select_platforms
-from xla_call_module.stablehlo.modules import find_main, open_module, serialize_module
 
 __all__ = ["BoundCall", "bind", "bind_source"]
 
@@ -146,7 +144,7 @@ def bind(
     taken = {*kept, *source.assigned.values()}
     parameters = {index: value for index, value in values.items() if index not in taken}
     if assigned and not names.results:
-        call, names = _with_true(call), _Names(names.arguments, [_UPDATED])
+        call, names = with_true(call, _UPDATED), _Names(names.arguments, [_UPDATED])
     for _ in range(order):
         exported = _vjp(exported_from_call(call) if exported is None else exported, call.name)
         call = call_of(exported, format_)
@@ -236,33 +234,6 @@ def _prepare(call: CallModule, platform: Any, format_: ModelFormat) -> CallModul
             "one. To do: export it without shardings."
         )
     return run_passes(call, [select_platforms([platform]), lower_linalg(operations=True)])
-
-
-def _with_true(call: CallModule) -> CallModule:
-    """Return a call that returns true after what it returns."""
-    with open_module(call.module) as module:
-        main = find_main(module)
-        block = main.regions[0].blocks[0]
-        *_, last = block
-        types = [value.type for value in last.operands]
-        with last.location, ir.InsertionPoint(last):
-            true = ir.Attribute.parse("dense<true> : tensor<i1>")
-            made = ir.Operation.create(
-                "stablehlo.constant", [true.type], attributes={"value": true}
-            )
-            func.ReturnOp([*last.operands, made.result])
-        last.operation.erase()
-        with module.context:
-            takes = [argument.type for argument in block.arguments]
-            kind = ir.FunctionType.get(takes, [*types, true.type])
-            main.attributes["function_type"] = ir.TypeAttr.get(kind)
-        if "res_attrs" in main.attributes:
-            del main.attributes["res_attrs"]
-        artifact = serialize_module(module, read_artifact_version(call.module), mixed=True)
-    spec = TensorSpec((), dtype_from_name("bool", where=call.name), _UPDATED)
-    return dataclasses.replace(
-        call, module=artifact, results=(*call.results, spec), exported=b"", trees=None
-    )
 
 
 def _vjp(exported: export.Exported, name: str) -> export.Exported:

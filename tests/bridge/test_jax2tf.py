@@ -20,6 +20,7 @@ import pytest
 import tensorflow as tf
 from jax import export
 
+import bridge
 from bridge import jax2tf as ours
 from tests.bridge.converters import BOTH, GRADIENTS, import_converter
 from tests.jax_versions import INCONCLUSIVE
@@ -59,6 +60,41 @@ def test_without_tensorflow(monkeypatch):
     monkeypatch.delitem(sys.modules, "bridge.jax2tf")
     with pytest.raises(MissingDependencyError, match=r"jax2tf needs TensorFlow.* To do: pip inst"):
         importlib.import_module("bridge.jax2tf")
+
+
+def test_inputs_of_a_file_have_the_same_names(tmp_path):
+    """TensorFlow names them, whichever module has converted the function."""
+    spec = tf.TensorSpec([2, 3], tf.float32)
+    names = []
+    for converter in map(importlib.import_module, BOTH):
+        converted = converter.convert(lambda inputs: inputs["ids"] + inputs["mask"])
+        for function in (converted, lambda inputs, f=converted: f(inputs)):
+            traced = tf.function(function, autograph=False).get_concrete_function(
+                {"ids": spec, "mask": spec}
+            )
+            names.append([tensor.name for tensor in traced.inputs])
+    assert names[:2] == names[2:]
+
+
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 12) or imported_release().name != "2.21",
+    reason="the documentation speaks of these releases",
+)
+def test_symbolic_sizes_fail_with_the_converter_of_jax(tmp_path):
+    """As the page on migration says; a file of it can be mended."""
+    theirs = importlib.import_module(BOTH[1])
+    module = tf.Module()
+    module.f = tf.function(
+        theirs.convert(jnp.sin, polymorphic_shapes=["b"]),
+        input_signature=[tf.TensorSpec([None], tf.float32)],
+        autograph=False,
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"vhlo\.custom_call_v2"):
+        module.f(np.ones(3, np.float32))
+    tf.saved_model.save(module, str(tmp_path / "theirs"))
+    bridge.retarget(tmp_path / "theirs", to=tmp_path / "mended", tensorflow="2.21")
+    mended = tf.saved_model.load(str(tmp_path / "mended"))
+    np.testing.assert_allclose(mended.f(np.ones(3, np.float32)), np.sin(np.ones(3)), rtol=1e-6)
 
 
 class TestBasicFunctions:

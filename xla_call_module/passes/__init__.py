@@ -20,6 +20,7 @@ The way of the data:
 - `residuals.py` has what rewrites two modules at a time, a call and its VJP, in one context.
 - `retargeting.py` is the last step: which version of StableHLO a release reads, and the error where
   there is none. `obstacles.py` tells which releases run a call as it stands.
+- `constant_result.py` gives a call a further result, which is always true.
 - `remeshing.py` rewrites the module of an `Exported` for a mesh of other sizes.
 
 To add a pass:

@@ -503,3 +503,38 @@ def test_an_exported_of_what_is_not_trained(tmp_path):
         }
         assert untrained
         assert names.keys() - trainable == untrained
+
+
+@pytest.mark.parametrize("way", ["apply", "partial", "method", "twice"])
+def test_apply_of_linen_has_the_names_of_its_method(way):
+    nn = pytest.importorskip("flax.linen")
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, image, train=False):
+            return nn.Dropout(0.5, deterministic=not train)(nn.Dense(2)(image))
+
+        def encode(self, text, *, scale):
+            return self(text) * scale
+
+    model = Model()
+    variables = model.init(jax.random.key(0), np.ones((1, 3), np.float32))
+    function = {
+        "apply": model.apply,
+        "partial": functools.partial(model.apply, train=False),
+        "method": functools.partial(model.apply, method="encode", scale=2.0),
+        "twice": functools.partial(functools.partial(model.apply, method=Model.encode), scale=2.0),
+    }[way]
+    proto = bridge.to_onnx(function, params=variables, args="f32[b,3]")
+    names = {"apply": "image", "partial": "image", "method": "text", "twice": "text"}
+    assert [value.name for value in proto.graph.input] == [names[way]]
+
+
+def test_apply_of_linen_takes_its_own_options():
+    nn = pytest.importorskip("flax.linen")
+    model = nn.Dropout(0.5, deterministic=False)
+    args = {"inputs": "f32[4]", "rngs": {"dropout": "key<fry>[]"}}
+    made = to_model_function(model.apply, {"params": {}})
+    assert made.call.__name__ == "apply"
+    proto = bridge.to_onnx(model.apply, params={"params": {}}, args=args)
+    assert [value.name for value in proto.graph.input] == ["inputs", "rngs_dropout"]

@@ -183,3 +183,12 @@ def test_what_the_commands_print(saved, tmp_path, capsys, monkeypatch):
         first, *_, last = capsys.readouterr().out.splitlines()
         assert first.startswith(title)
         assert last in (LINE, "_predict(x: float32[batch,3]) -> score: float32[batch,2]")
+
+
+def test_a_client_calls_it_as_it_says(tmp_path):
+    written = bridge.save(lambda x, y: (x, y), tmp_path / "m", args="f32[2], f32[2]")
+    loaded = tf.saved_model.load(written)
+    said = written.signatures[0].client_call
+    assert said == "loaded.signatures['serving_default'](x=…, y=…)"
+    found = eval(said.replace("…", "tf.ones(2)"), {"loaded": loaded, "tf": tf})
+    assert found.keys() == {"output_0", "output_1"}

@@ -27,10 +27,10 @@ import jax
 
 import bridge
 from bridge.loading.exported_from_call import exported_from_call
-from bridge.loading.mlir_files import call_of_file
 from tests.bridge.lifting.reference_interpreter import differs, read_dense
 from tests.x64 import enable_x64
 from xla_call_module.errors import InteropError
+from xla_call_module.mlir_files import call_of_file
 
 __all__ = ["InterpreterProgram", "judge_program", "programs_of"]
 

@@ -11,9 +11,9 @@ from jaxlib.mlir.dialects import stablehlo
 import bridge
 from bridge.lifting.lifting_table import JAX_TABLE
 from bridge.loading.exported_from_call import exported_from_call
-from bridge.loading.mlir_files import call_of_file
 from tests.x64 import enable_x64
 from xla_call_module.errors import UnsupportedError
+from xla_call_module.mlir_files import call_of_file
 
 # Operations without a rule: what the walk itself does, and what one program of JAX cannot do.
 _WALKED = {"composite", "custom_call", "get_tuple_element", "return", "tuple"}

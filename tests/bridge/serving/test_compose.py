@@ -157,6 +157,16 @@ class TestTokenizer:
         got = run_session(folder, "bare", {"ids": IDS})["output_0"]
         np.testing.assert_allclose(got, jitted(weights(), IDS, np.float32(2)), rtol=1e-5)
 
+    def test_one_name_is_one_function(self, folder):
+        """The loaded object and its methods are what the signatures of their names are."""
+        loaded = tf.saved_model.load(folder)
+        request = {"text": tf.constant(TEXT), "scale": tf.constant(0.5)}
+        want = loaded.signatures["serving_default"](**request)
+        for function in (loaded, loaded.serving_default):
+            np.testing.assert_array_equal(function(**request)["scores"], want["scores"])
+        bare = loaded.signatures["bare"](ids=tf.constant(IDS), scale=tf.constant(0.5))
+        np.testing.assert_array_equal(loaded.bare(ids=IDS, scale=np.float32(0.5)), bare["output_0"])
+
     def test_its_parameters_have_gradients(self, folder):
         model = bridge.load(folder)
         bare = model.signatures["bare"]
