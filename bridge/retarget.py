@@ -18,7 +18,7 @@ from bridge.core.operations_option import parse_operations
 from bridge.inspecting.wording import counted, printable
 from bridge.inspecting.written_file import WrittenFile, facts_of
 from savedmodel.files.model_folder import ModelFolder, read_one_version
-from savedmodel.rewrite import rewrite_nodes
+from savedmodel.rewrite import Operations, rewrite_nodes
 from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck, parse_checks
@@ -247,13 +247,13 @@ def _retarget_file(
     overwrite: bool,
 ) -> RetargetReport:
     def rewrite(folder: ModelFolder) -> RetargetReport:
-        change = _Change(target, checks, plain)
+        change = _Change(target, checks)
         facts: dict[str, Any] = {}
         nodes = rewrite_nodes(
             folder,
             path,
             change.apply,
-            operations=change.lower,
+            operations=Operations(change.lower, plain, again=checks is not None),
             metadata=change.metadata,
             gradient_order=gradient_order,
             written=lambda new: facts.update(facts_of(new)),
@@ -273,15 +273,12 @@ class _Change:
     Attributes:
         target: the consumer of the calls.
         checks: the disabled safety checks; None for those that each call has.
-        plain: whether TensorFlow's own operations run in the place of the calls; None for those
-            where they do already.
         releases: for each call the oldest release that runs it now; None where none does.
         modules: the number of calls that return something.
     """
 
     target: Target
     checks: tuple[DisabledCheck, ...] | None
-    plain: bool | None
     releases: dict[CallModule, Release | None] = dataclasses.field(default_factory=dict)
     modules: int = 0
 
@@ -294,10 +291,8 @@ class _Change:
         self.modules += bool(call.results)
         return call
 
-    def lower(self, call: CallModule, order: int, function: str) -> TensorFlowGraph | None:
-        """Return the graph that is to run in the place of a changed call; None for its module."""
-        if not (function if self.plain is None else self.plain):
-            return None
+    def lower(self, call: CallModule, order: int) -> TensorFlowGraph:
+        """Return the graph that is to run in the place of a changed call."""
         self.releases[call] = OLDEST
         return lower_written(call, order=order)
 

@@ -433,9 +433,7 @@ def _to_signature(
         assigned=assigned,
         no_gradient=_no_gradient(call.name, len(chain.calls) - 1, gradient_order),
         constants=places,
-        check=None
-        if operations or chain.shape_check is None
-        else with_names(chain.shape_check, call, names),
+        check=chain.shape_check and with_names(chain.shape_check, call, names),
         operations=operations,
     )
     return Signature(

@@ -15,6 +15,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
@@ -22,6 +23,7 @@ from typing import Any, BinaryIO
 from savedmodel.encode.body import Library
 from savedmodel.encode.graph_functions import encode_graph
 from savedmodel.encode.mutexes import mutex_name, to_compiled, to_mutexes
+from savedmodel.encode.shape_check_nodes import refusal_graph
 from savedmodel.files.assets import PUBLICATION_FILE, asset_files
 from savedmodel.files.fingerprint import FINGERPRINT_FILE, renew_fingerprint
 from savedmodel.files.folder import PROTO_FILE, VARIABLES, new_place, write_bytes
@@ -65,8 +67,22 @@ from xla_call_module.node import (
 
 __all__ = ["Operations", "copy_files", "rewrite_nodes", "rewrite_variables"]
 
-# Makes the graph that runs in the place of a call, as `rewrite_nodes` says.
-Operations = Callable[[CallModule, int, str], TensorFlowGraph | None]
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """What the calls of a file run once it is rewritten.
+
+    Attributes:
+        lower: returns the graph that computes a changed call, which it is told with the order of
+            the gradient that the call is in.
+        plain: whether graphs run in the place of the calls; None for where they do already.
+        again: whether graphs that are there are made anew.
+    """
+
+    lower: Callable[[CallModule, int], TensorFlowGraph]
+    plain: bool | None = None
+    again: bool = False
+
 
 _PIECE_BYTES = 8 << 20
 # They describe the bytes of the old saved_model.pb. TensorFlow computes the fingerprint when it
@@ -104,10 +120,7 @@ def rewrite_nodes(
             meanwhile, all is done again.
         target: the new folder, or an address as for `write`; `source` itself with `overwrite`.
         change: makes the new call, of the same operands and results.
-        operations: returns the graph that is to run in the place of a changed call, None for the
-            module itself; it is told of the order of the gradient that the call is in, and of the
-            name of the function that runs in its place now, if one does. By default nodes run what
-            they ran.
+        operations: what the nodes run; by default what they ran.
         metadata: what is to be different in the metadata of a file that `write` has written; asked
             for when all nodes are changed.
         gradient_order: the highest order of gradients that stays; None for all.
@@ -229,17 +242,21 @@ class _CallBodies:
         if self._operations is None:
             return
         old = called_function(node)
+        is_plain = bool(old) if self._operations.plain is None else self._operations.plain
+        if is_plain and old and not self._operations.again:
+            return
         key = (call, bool(order))
         if key not in self._names:
-            graph = self._operations(call, order, old)
-            self._names[key] = "" if graph is None else self._add(graph)
+            self._names[key] = self._add(call, order) if is_plain else ""
         if old:
             to_module_call(node)
             self._dropped.add(old)
         if self._names[key]:
             to_function_call(node, self._names[key])
 
-    def _add(self, graph: TensorFlowGraph) -> str:
+    def _add(self, call: CallModule, order: int) -> str:
+        assert self._operations is not None
+        graph = self._operations.lower(call, order) if call.results else refusal_graph(call)
         main, *_ = encode_graph(graph, self._library.new_function)
         return str(main.signature.name)
 

@@ -24,6 +24,7 @@ __all__ = [
     "Step",
     "argument_names",
     "open_assertions",
+    "refusal_text",
 ]
 
 # The operations of TensorFlow that compare sizes, with the number of their inputs.
@@ -113,6 +114,15 @@ class SizeAssertion:
 def argument_names(call: CallModule) -> dict[int, str]:
     """Return what the Python function calls its arguments, by index, where paths say less."""
     return {i: spec.name for i, spec in enumerate(call.args) if spec.name not in ("", spec.path)}
+
+
+def refusal_text(call: CallModule) -> str:
+    """Return what plain operations say before the shapes that arrived, of a call that asserts."""
+    specs = ", ".join(f"{spec.name or spec.path}: {spec}" for spec in call.args)
+    return (
+        f"Input shapes do not match the polymorphic shapes specification. {call.name} takes "
+        f"{specs}; of these the shapes arrived that follow."
+    )
 
 
 def open_assertions(

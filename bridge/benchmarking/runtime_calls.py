@@ -18,7 +18,6 @@ from typing import Any
 import ml_dtypes  # noqa: F401 - numpy knows its dtypes by their names afterwards
 import numpy as np
 
-from bridge.core._jax import enable_x64
 from bridge.core.worker_messages import (
     describe_arrays,
     read_arrays,
@@ -34,6 +33,8 @@ _MAX_CALLS = 200
 
 
 def _jax(call: RuntimeCall) -> Callable[[], Sequence[Any]]:
+    from bridge.core._jax import enable_x64  # the processes of others are without JAX
+
     enable_x64().__enter__()  # files have the dtypes that they were exported with
     return format_of(call.path).open(call.path, call.signature).bind(call.inputs)
 

@@ -46,7 +46,8 @@ def lower_orders(
     values = {*known, *prepared.constants}
     plain = prepare_chain(calls, target, residuals=options.residuals, known=values)
     pairs = zip(plain.calls, prepared.calls, strict=True)
-    return tuple(_lower_as(*pair, order=order) for order, pair in enumerate(pairs, first_order))
+    asserts = first_order == 0 and prepared.shape_check is None
+    return tuple(_lower_as(*pair, asserts=asserts and not n) for n, pair in enumerate(pairs))
 
 
 def lower_written(call: CallModule, *, order: int) -> TensorFlowGraph:
@@ -61,7 +62,7 @@ def lower_written(call: CallModule, *, order: int) -> TensorFlowGraph:
         InteropError: TensorFlow has no operations that compute it.
     """
     _refuse_devices(call)
-    return _lower(_on_one_platform(call), order=order)
+    return _lower(_on_one_platform(call), asserts=not order)
 
 
 def _refuse_devices(call: CallModule) -> None:
@@ -82,23 +83,22 @@ def _on_one_platform(call: CallModule) -> CallModule:
     return one
 
 
-def _lower(call: CallModule, *, order: int) -> TensorFlowGraph:
+def _lower(call: CallModule, *, asserts: bool) -> TensorFlowGraph:
     from bridge.tf_operations.lowering import lower_call  # which imports the rules of all of it
 
-    # The function has run with the same sizes as its gradients.
-    asserts = order == 0 and SHAPE_ASSERTIONS not in call.disabled_checks
-    return lower_call(call, shape_assertions=asserts)
+    is_checked = asserts and SHAPE_ASSERTIONS not in call.disabled_checks
+    return lower_call(call, shape_assertions=is_checked)
 
 
-def _lower_as(call: CallModule, portable: CallModule, *, order: int) -> TensorFlowGraph:
+def _lower_as(call: CallModule, portable: CallModule, *, asserts: bool) -> TensorFlowGraph:
     """Return the graph of a call, with the arguments of another one of the same results."""
     given, wanted = _operands(call), _operands(portable)
     same = [(spec.dtype, spec.shape) for spec in call.results] == [
         (spec.dtype, spec.shape) for spec in portable.results
     ]
     if not same or not given.keys() <= wanted.keys():
-        return _lower(_on_one_platform(portable), order=order)
-    graph = _lower(call, order=order)
+        return _lower(_on_one_platform(portable), asserts=asserts)
+    graph = _lower(call, asserts=asserts)
     taken = dict(zip(given, graph.main.arguments, strict=True))
     arguments = tuple(
         taken.get(key) or GraphTensor(f"unused_{number}", spec.dtype, spec.static_shape)

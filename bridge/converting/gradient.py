@@ -218,8 +218,8 @@ class DifferentiableCall:
     def _apply_without_gradient(self, tensors: Sequence[tf.Tensor | None]) -> Tensors:
         """Return the results, of which TensorFlow refuses the gradient."""
         results = self._apply(tensors)
-        if not tf.executing_eagerly():
-            # A tape in a graph does not hear of the call, and would find nothing on its way back.
+        if not tf.executing_eagerly() or self._options.passes.plain_operations:
+            # A tape does not hear of the call, and would find nothing on its way back.
             given = [tensor for tensor in tensors if tensor is not None]
             results = list(tf.identity_n([*results, *given]))[: len(results)]
         message = self._options.no_gradient or (
@@ -425,7 +425,12 @@ class DifferentiableCall:
             op = (
                 Op(call, read_check=check)
                 if graph is None
-                else FunctionOp(call, serialize_graph(graph), read_check=check)
+                else FunctionOp(
+                    call,
+                    serialize_graph(graph),
+                    assert_shapes=order._order == 0,
+                    read_check=check,
+                )
             )
             ops.append(_PreparedOp(op, constants, assert_shapes=order._order == 0))
         return ops

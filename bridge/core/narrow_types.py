@@ -1,12 +1,9 @@
-"""The narrow types, of which ONNX Runtime computes nothing, and their storage dtypes.
+"""The narrow types, of which most runtimes compute nothing, and their storage dtypes.
 
 ONNX has integers of 4 and of 2 bits, and some of the small floats, but ONNX Runtime computes with
 none of them, and its Python interface neither takes nor returns them. So a tensor of these is one
 of a wider dtype everywhere in a model, with the values that the narrow type has: integers are int8
-or uint8, floats are float32. Each operation is computed in this storage dtype, and the walker
-converts its results to values of the narrow type (`bridge.onnx.arithmetic.narrow_operations`). Sums
-and products of matrices are converted once, at their end; XLA rounds some sums of floats on the
-way.
+or uint8, floats are float32 (`bridge.core_ops.decompositions.narrow_types`).
 """
 
 from __future__ import annotations

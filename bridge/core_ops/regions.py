@@ -16,7 +16,7 @@ from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, constant_array
 from xla_call_module.dtypes import Array
 from xla_call_module.size_polynomials import Shape, lower_bound, product
-from xla_call_module.stablehlo.combiners import Trial, combiner_of, identity_of
+from xla_call_module.stablehlo.combiners import combiner_of, identity_of
 
 __all__ = [
     "REDUCERS",
@@ -28,7 +28,6 @@ __all__ = [
     "reduce_by_region",
     "reducer_of",
     "shape_without",
-    "trial_of",
 ]
 
 # The combiners that targets have reductions for.
@@ -81,19 +80,6 @@ def _alike(one: Array | None, other: Array | None) -> bool:
         return bool((one == other).all())
     left, right = one.astype(np.float64), other.astype(np.float64)
     return bool(np.allclose(left, right, rtol=0.05, atol=0.05, equal_nan=True))
-
-
-def trial_of(region: Region, graph: TensorGraph) -> Trial:
-    """Return the function that applies a region to numbers, element by element."""
-
-    def trial(arrays: list[Array]) -> list[Array] | None:
-        kinds = region.arguments  # narrow types are carried in their storage dtypes
-        stored = [array.astype(kind.dtype) for array, kind in zip(arrays, kinds, strict=True)]
-        values = region.apply(graph.trial(), list(map(constant_array, stored)))
-        known = [value.array for value in values if value.array is not None]
-        return known if len(known) == len(values) else None
-
-    return trial
 
 
 def may_be_empty(value: Value, axes: Sequence[int]) -> bool:

@@ -10,10 +10,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from bridge.core_ops.module_contents import ModuleContents
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, contents_of
 from xla_call_module.dtypes import Array
-from xla_call_module.errors import UnsupportedError
+from xla_call_module.errors import DtypeError, UnsupportedError
 from xla_call_module.size_polynomials import Dim, Element, is_static, numbers_of, of_atom
 from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.modules import tensor_type
@@ -30,6 +31,12 @@ __all__ = [
     "read",
 ]
 
+_PREFIX = "stablehlo."
+# What the walk itself goes through.
+_STRUCTURE = frozenset(
+    f"{_PREFIX}{name}"
+    for name in ("composite", "custom_call", "get_tuple_element", "return", "tuple")
+)
 # Adds a block to a graph: its arguments -> the operands of its last operation.
 Walk = Callable[[Any, Any, Sequence[Value]], list[Value]]
 
@@ -227,6 +234,22 @@ class GraphTarget:
     custom_calls: Mapping[str, Rule]
     composites: Mapping[str, Rule]
     dtype_of: Callable[..., np.dtype[Any]]
+
+    def lacks(self, contents: ModuleContents) -> bool:
+        """Return whether a module has operations or element types that the target does not."""
+        named = {name for name in contents.operations if name.startswith(_PREFIX)}
+        return (
+            bool(named - {*self.rules, *_STRUCTURE})
+            or bool(contents.custom_calls - {*self.custom_calls})
+            or not all(map(self._has_dtype, contents.elements))
+        )
+
+    def _has_dtype(self, element: str) -> bool:
+        try:
+            self.dtype_of(element, where="")
+        except DtypeError:
+            return False
+        return True
 
     def type_of(self, text: str) -> ResultType:
         """Return the type that MLIR writes so.

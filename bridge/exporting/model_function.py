@@ -154,7 +154,8 @@ def _with_method_signature(function: Any) -> Any:
 
     Its own are any, so that JAX would call the inputs `args[0]`; any other function stays.
     """
-    linen, inner, bound = sys.modules.get("flax.linen"), function, {}
+    linen, bound = sys.modules.get("flax.linen"), dict[str, Any]()
+    inner: Any = function
     while isinstance(inner, functools.partial) and not inner.args:
         inner, bound = inner.func, {**inner.keywords, **bound}
     module = getattr(inner, "__self__", None)

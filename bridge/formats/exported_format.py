@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge.formats.file_format import FileFormat
-from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.errors import StructureError, quote
 
 if TYPE_CHECKING:
@@ -80,6 +79,8 @@ def _open_exported(path: str, signature: str | None) -> Runnable:
 
 
 def _check_alone(path: str, signature: str | None) -> None:
+    from savedmodel.model import DEFAULT_SIGNATURE
+
     if signature not in (None, DEFAULT_SIGNATURE):
         raise StructureError(f"{path} is one function. To do: leave out --signature.")
 

@@ -8,9 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bridge.formats.file_format import FileFormat, Runtime, RuntimeCall
-from savedmodel.files.folder import PROTO_FILE
-from savedmodel.files.model_folder import newest_version, read_one_version
-from savedmodel.files.remote import is_remote
 from xla_call_module.errors import StructureError, refusing_damage
 
 if TYPE_CHECKING:
@@ -26,10 +23,14 @@ __all__ = ["SAVED_MODEL"]
 
 def _recognises(path: str, head: bytes) -> bool:
     """Return whether it is a folder or one of its files; a file without content is refused so."""
+    from savedmodel.files.folder import PROTO_FILE
+
     return not head or os.path.basename(path) == PROTO_FILE
 
 
 def _inspect(path: str | os.PathLike[str] | ModelFolder) -> FileReport:
+    from savedmodel.files.model_folder import read_one_version
+
     return read_one_version(path, _report_of)
 
 
@@ -56,6 +57,10 @@ def _open(path: str, signature: str | None) -> Runnable:
 
 def _model_folder(path: str) -> str:
     """Return the folder of the newest version below a base path; any other path as it is."""
+    from savedmodel.files.folder import PROTO_FILE
+    from savedmodel.files.model_folder import newest_version
+    from savedmodel.files.remote import is_remote
+
     if is_remote(path) or os.path.exists(os.path.join(path, PROTO_FILE)):
         return path
     return newest_version(path) or path
@@ -79,7 +84,7 @@ def _runnable(signature: LoadedSignature) -> Runnable:
     import jax
     from jax import tree_util
 
-    from bridge.core.keys import to_physical
+    from bridge.core.keys import is_key, to_physical
     from bridge.formats.runnable import Runnable
     from xla_call_module.exported import argument_specs
     from xla_call_module.exported_bytes import call_of_exported
@@ -89,14 +94,18 @@ def _runnable(signature: LoadedSignature) -> Runnable:
     specs = argument_specs(exported)
     defaults = next(s for s in signature.file.signatures if s.key == signature.key).defaults
     outputs = tuple(sorted(binding.outputs, key=binding.outputs.__getitem__))
+    places = sorted(binding.outputs.values())
+    has_keys = any(map(is_key, exported.out_avals))
 
     def bind(arrays: Mapping[str, Array]) -> Callable[[], Sequence[Any]]:
         args, kwargs = _arguments(signature, {**defaults, **arrays})
 
         def call() -> Sequence[Any]:
             leaves = tree_util.tree_leaves(signature(*args, **kwargs))
-            results = [to_physical(leaves[binding.outputs[name]]) for name in outputs]
-            return list(jax.block_until_ready(results))
+            results = [leaves[place] for place in places]
+            return list(
+                jax.block_until_ready([*map(to_physical, results)] if has_keys else results)
+            )
 
         return call
 

@@ -123,9 +123,8 @@ ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
     "IsInf": np.isinf, "IsNaN": np.isnan, "Less": COMPARISONS["LT"],
     "LessOrEqual": COMPARISONS["LE"], "Mul": FUNCTIONS["multiply"], "Neg": FUNCTIONS["negate"],
     "Not": FUNCTIONS["not"], "NotEqual": COMPARISONS["NE"], "Or": FUNCTIONS["or"],
-    "Reciprocal": np.reciprocal,
-    "Sign": FUNCTIONS["sign"], "Sqrt": FUNCTIONS["sqrt"], "Sub": FUNCTIONS["subtract"],
-    "Where": np.where, "Xor": FUNCTIONS["xor"],
+    "Reciprocal": np.reciprocal, "Sign": FUNCTIONS["sign"], "Sqrt": FUNCTIONS["sqrt"],
+    "Sub": FUNCTIONS["subtract"], "Where": np.where, "Xor": FUNCTIONS["xor"],
 }  # fmt: skip
 # The same of single numbers, which runtimes may round in another way.
 OF_NUMBERS: Mapping[str, Callable[..., Any]] = {

@@ -18,11 +18,10 @@ from bridge.lifting.known_values import (
     as_array,
     dimensions_of,
 )
-from xla_call_module.dtypes import Array
 from xla_call_module.errors import UnsupportedError
 from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.combiners import block_dtypes
-from xla_call_module.stablehlo.constant_evaluation import MAX_EVALUATED, repeated_element
+from xla_call_module.stablehlo.constant_evaluation import repeated_element
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import TensorType, tensor_type
 from xla_call_module.stablehlo.walking import describe_operation
@@ -63,17 +62,6 @@ class LiftedRegion:
         scalars = [jax.ShapeDtypeStruct((), dtype) for dtype in dtypes]
         function = core.jaxpr_as_fun(jax.make_jaxpr(lambda *values: self(*values))(*scalars))
         return LiftedRegion(self.block, lambda *arguments: list(function(*arguments)))
-
-    def trial(self, arrays: Sequence[Array]) -> Sequence[Array] | None:
-        """Return what the region makes of arrays of numpy; None if numpy cannot say it."""
-        parts = []
-        for start in range(0, len(arrays[0]), MAX_EVALUATED):
-            given = [array[start : start + MAX_EVALUATED] for array in arrays]
-            results = self.apply(*given)
-            if not all(isinstance(result, np.ndarray) for result in results):
-                return None
-            parts.append([np.broadcast_to(result, given[0].shape) for result in results])
-        return [np.concatenate(results) for results in zip(*parts, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def _reduce(op: LiftedOperation) -> Any:
     if name:
         return _reduce_simply(name, values[0], starts[0], axes)
     if count == 2 and len(axes) == 1 and counts_along(op, axes[0]):
-        order = extreme_and_place_of(region.block, region.trial)
+        order = extreme_and_place_of(region.block)
         if order and np.shape(values[0])[axes[0]] != 0 and _begins(order, starts):
             return _extreme_and_place(op, order, values, axes[0])
     if not all(isinstance(start, np.ndarray) for start in starts):

@@ -34,7 +34,7 @@ MAX_COMPARISONS = 1 << 24
 def _sort(op: LiftedOperation) -> Any:
     values, axis = op.arrays, op.integer("dimension", -1) % max(1, len(op.types[0].shape))
     (region,), is_stable = op.regions, op.flag("is_stable")
-    keys = sort_keys_of(region.block, region.trial)
+    keys = sort_keys_of(region.block)
     if keys is None:
         order = _pairwise_order(op, values, axis)
         return [jnp.take_along_axis(value, order, axis) for value in values]

@@ -23,21 +23,21 @@ broadcasts to its shape (`unbroadcast_shape`). A rule whose operands are expande
 never sees the last kind, and `graph.node` takes all of them: it makes initializers of constants and
 Shape nodes of sizes.
 
-To add an operation, with its form for narrow types (int4, float8_e3m4, …), four files are opened
-besides this one, which says all that a rule needs to know:
+What ONNX lacks altogether is decomposed before (`bridge.core_ops.decompositions`): complex numbers,
+Fourier transforms of most lengths, narrow types (int4, float8_e3m4, …) and random bits. To add an
+operation that it has, four files are opened besides this one, which says all that a rule needs to
+know:
 
 1. The file of its family, such as `arithmetic/elementwise.py`: a function
    `_name(graph, op) -> Value` (or a list of them for several results), and its place in `RULES`
-   with all attributes that it reads (one that is not listed is refused). With `narrow=`: results
-   of narrow types are computed in a storage dtype, and converted to the narrow type afterwards,
-   unless they are values that the operands have (`NarrowResults.KEPT`).
+   with all attributes that it reads (one that is not listed is refused).
 2. `graph/onnx_runtime.py`, where the ONNX operation is a new one: the dtypes for which the runtime
    has a kernel. Others are widened by the graph. What the runtime computes wrongly goes to
    `DEVIATIONS`. That ONNX and StableHLO mean the same by an operation on NaN, infinities, -0,
    bounds and overflow is for the rule to see to.
 3. `tests/bridge/onnx/<room>/test_<family>.py`: `check(function, *arrays)` of
    `tests/bridge/onnx/checking.py` says that JAX, ONNX Runtime and ONNX's reference evaluator agree,
-   over dtypes and edge values; `check_narrow` does the same for narrow types.
+   over dtypes and edge values.
 4. `CHANGELOG.md`, and the README where it says what is refused.
 
 What a rule reads of its operation: `op.operands`; `op.result` or `op.results` (`dtype`, `shape`);
@@ -55,9 +55,7 @@ sizes symbolic: `elementwise(graph, "Add", value, 1)`, where numbers have the va
 **attributes)`. The shape is that of the result, in `Dim`s; None for a size that nothing is known
 of.
 
-A new family is listed in `operation_table.py`, as are composites and custom calls. An operation
-whose result depends on how many bits there are (a shift, a count of zeros) has its narrow form in
-`arithmetic/narrow_operations.py`.
+A new family is listed in `operation_table.py`, as are composites and custom calls.
 
 Bodies of If, Loop and Scan: `body = graph.body()`, `body.add_input(body.unique("x"), ...)`, apply
 the region with `body` as its graph, `body.add_result(value)`, and pass `body` as an attribute. It

@@ -14,7 +14,6 @@ from bridge.formats.file_format import (
     Runtime,
     RuntimeCall,
 )
-from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.errors import (
     FormatError,
     InteropError,
@@ -48,6 +47,7 @@ def _inspect(path: str | os.PathLike[str]) -> FileReport:
 
 def _open(path: str, signature: str | None) -> Runnable:
     from bridge.formats.runnable import Runnable
+    from savedmodel.model import DEFAULT_SIGNATURE
 
     if signature not in (None, DEFAULT_SIGNATURE):
         raise StructureError(f"{path} is one function. To do: leave out --signature.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -13,8 +12,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from bridge.core_ops.decompositions.decomposition import custom_calls_of, decompose
 from bridge.core_ops.graph_walk import walk_main
+from bridge.core_ops.module_contents import ModuleContents
 from bridge.exporting.source import ModelFormat
 from bridge.graphs.values import Value
 from bridge.inspecting.tensor_report import TensorReport
@@ -23,7 +22,7 @@ from bridge.onnx.graph.graph_builder import Graph, NewerOpset
 from bridge.onnx.graph.kernels import dtype_of
 from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET, DEFAULT_OPSET, OPSETS
 from bridge.onnx.graph.protos import to_graph, to_tensor
-from bridge.onnx.operation_table import DECOMPOSITIONS, TARGET
+from bridge.onnx.operation_table import TARGET
 from bridge.sources.bound_call import BoundCall
 from bridge.sources.target_file import target_file
 from savedmodel.files.folder import bytes_of, fit_name, hidden_folder
@@ -37,9 +36,7 @@ from xla_call_module.stablehlo.modules import open_module
 
 __all__ = ["ONNX", "BareModel", "check_target", "convert", "decomposed", "embedded", "save"]
 
-ONNX = ModelFormat(
-    name="an ONNX model", custom_calls=(*TARGET.custom_calls, *custom_calls_of(DECOMPOSITIONS))
-)
+ONNX = ModelFormat(name="an ONNX model", custom_calls=tuple(TARGET.custom_calls))
 
 # protobuf reads no message of 2 GiB or more; past half of that the weights get a file of their own.
 _MAX_EMBEDDED_BYTES = 1 << 30
@@ -69,12 +66,13 @@ def decomposed(bound: BoundCall) -> BoundCall:
     """Return a bound call of operations and elements that ONNX has.
 
     Raises:
-        UnsupportedError: an operation that has no decomposition for them.
+        UnsupportedError: an operation that has no decomposition for its elements.
     """
-    arrays = {index: array for index, (_, array) in bound.parameters.items()}
-    made = decompose(bound.call, DECOMPOSITIONS, arrays)
-    parameters = {n: (name, made.parameters[n]) for n, (name, _) in bound.parameters.items()}
-    return dataclasses.replace(bound, call=made.call, parameters=parameters)
+    if not TARGET.lacks(ModuleContents.of(bound.call)):
+        return bound
+    from bridge.onnx.decomposed_call import decompose_bound  # which imports the room of lifting
+
+    return decompose_bound(bound)
 
 
 def convert(bound: BoundCall, opset: int | None) -> BareModel:

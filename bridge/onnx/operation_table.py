@@ -1,9 +1,10 @@
 """The table of the rules by which operations of StableHLO become operations of ONNX.
 
 Complex numbers, Fourier transforms, random bits, batch normalizations, and integers of few bits and
-small floats are decomposed before (`DECOMPOSITIONS`). What is not in here is refused: collectives
-of several devices, what talks to the host, and custom calls of vendors' libraries. Linear algebra
-has been replaced by other operations before (`xla_call_module.passes.linear_algebra`).
+small floats are decomposed before (`decomposed_call.py`). What is not in here is refused:
+collectives of several devices, what talks to the host, and custom calls of vendors' libraries.
+Linear algebra has been replaced by other operations before
+(`xla_call_module.passes.linear_algebra`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,6 @@ from functools import partial
 import numpy as np
 
 from bridge.core_ops import branches, dots, gathers, scatters, shapes, slicing, windows
-from bridge.core_ops.decompositions.batch_norms import BATCH_NORMS_AS_SUMS
-from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
-from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS
-from bridge.core_ops.decompositions.narrow_types import NARROW_TYPES_IN_WIDER
-from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
 from bridge.core_ops.stablehlo_operation import (
     Emit,
     GraphTarget,
@@ -46,7 +42,7 @@ from bridge.onnx.loops import control_flow
 from bridge.onnx.windows import convolutions
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = ["DECOMPOSITIONS", "TARGET"]
+__all__ = ["TARGET"]
 
 _FAMILIES = (
     bits, branches, casts, control_flow, convolutions, division, dots, elementwise,
@@ -156,11 +152,6 @@ _RULES: Mapping[str, Rule] = {
 }
 
 
-# For operations and elements that ONNX lacks, or of which ONNX Runtime has no exact kernel.
-DECOMPOSITIONS = (
-    RANDOM_BITS_AS_INTEGERS, BATCH_NORMS_AS_SUMS, FOURIER_AS_PRODUCTS, COMPLEX_AS_PAIRS,
-    NARROW_TYPES_IN_WIDER,
-)  # fmt: skip
 TARGET = GraphTarget(
     name="ONNX",
     rules=_RULES,

@@ -17,13 +17,14 @@ The way of the data:
         ▼
     function_writer.py ──▶ `savedmodel.tensorflow_graph.TensorFlowGraph`
 
-A graph names operations as `bridge.graphs` does; `signatures.py` has TensorFlow's name of each, its
-inputs and outputs, and the dtypes of which it has kernels. What is several operations of TensorFlow,
-or takes what a graph has as an attribute, is in the table at the end of `function_writer.py`.
+A graph names operations as `bridge.graphs` does; `signatures.py` has TensorFlow's name of each,
+its inputs and outputs, and the dtypes of which it has kernels. What is several operations of
+TensorFlow, or takes what a graph has as an attribute, is in the table at the end of
+`function_writer.py`.
 
-To add an operation: its line in `signatures.py`, if it is new, with the dtypes of its CPU kernels in
-TensorFlow 2.14; a rule in the file of its family; a case in the test of that file, over dtypes and
-edge values, which TensorFlow runs under Grappler; and a line in `CHANGELOG.md`.
+To add an operation: its line in `signatures.py`, if it is new, with the dtypes of its CPU kernels
+in TensorFlow 2.14; a rule in the file of its family; a case in the test of that file, over dtypes
+and edge values, which TensorFlow runs under Grappler; and a line in `CHANGELOG.md`.
 """
 
 from __future__ import annotations

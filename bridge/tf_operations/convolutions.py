@@ -211,13 +211,16 @@ def _in_groups(graph: Graph, x: Value, w: Value, window: _Window, groups: int) -
     """Return the convolutions of each group of features side by side."""
     parts = []
     for group in range(groups):
-        sides = []
-        for value in (x, w):
-            each = floordiv(value.shape[-1], groups)
-            start, limit = each * group, each * (group + 1)
-            sides.append(nodes.slice_along(graph, value, value.rank - 1, start, limit))
-        parts.append(_of_any_rank(graph, *sides, window, 1))
+        features, kernels = (_group(graph, value, group, groups) for value in (x, w))
+        parts.append(_of_any_rank(graph, features, kernels, window, 1))
     return nodes.concat(graph, parts, x.rank - 1)
+
+
+def _group(graph: Graph, value: Value, group: int, groups: int) -> Value:
+    """Return one group of the last dimension."""
+    each = floordiv(value.shape[-1], groups)
+    start, limit = each * group, each * (group + 1)
+    return nodes.slice_along(graph, value, value.rank - 1, start, limit)
 
 
 RULES = {

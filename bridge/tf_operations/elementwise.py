@@ -16,13 +16,22 @@ from bridge.graphs import nodes
 from bridge.graphs.size_arithmetic import compare_sizes, compute_sizes
 from bridge.graphs.values import Value
 from bridge.tf_operations.bits import in_total_order
+from bridge.tf_operations.complex_arithmetic import (
+    divide,
+    is_complex,
+    join,
+    power,
+    rsqrt,
+    size,
+    split,
+)
 from bridge.tf_operations.fusions import fuse_mean
 from bridge.tf_operations.linear_algebra import fuse_triangle
 from bridge.tf_operations.operation_graph import Graph
 from xla_call_module.size_polynomials import broadcast, lower_bound
 from xla_call_module.stablehlo.attributes import comparison_direction
 
-__all__ = ["RULES", "native"]
+__all__ = ["RULES", "erf", "native"]
 
 _ACCURACY = ("result_accuracy",)  # a permission to be less precise, of which no use is made
 
@@ -34,20 +43,6 @@ def native(op_type: str) -> Emit:
         return nodes.elementwise(graph, op_type, *op.operands)
 
     return emit
-
-
-def _is_complex(value: Value) -> bool:
-    return value.dtype.kind == "c"
-
-
-def _part(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of the parts of complex numbers."""
-    return np.dtype(f"f{dtype.itemsize // 2}")
-
-
-def _unary(graph: Graph, op_type: str, value: Value, dtype: np.dtype[Any]) -> Value:
-    made = graph.node(op_type, [value], shape=value.unbroadcast_shape, dtype=dtype)
-    return made.broadcast_to(value.shape)
 
 
 def _compute(graph: Graph, op: Operation, op_type: str, of_bools: str) -> Value:
@@ -114,8 +109,8 @@ def _maximum(graph: Graph, op: Operation) -> Value:
 
 def _abs(graph: Graph, op: Operation) -> Value:
     (value,) = op.operands
-    if _is_complex(value):
-        return _unary(graph, "ComplexAbs", value, _part(value.dtype))
+    if is_complex(value):
+        return size(graph, value)
     return value if value.is_unsigned else nodes.elementwise(graph, "Abs", value)
 
 
@@ -133,38 +128,53 @@ def _sign(graph: Graph, op: Operation) -> Value:
         return nodes.constant_like(value, 1).broadcast_to(value.shape)
     if value.is_unsigned:
         return nodes.cast(graph, do("NotEqual", value, 0), value.dtype)
-    if _is_complex(value):
-        size = _unary(graph, "ComplexAbs", value, _part(value.dtype))
-        quotient = do("Div", value, _complex(graph, size, nodes.constant_like(size, 0)))
-        return nodes.where(graph, do("Equal", size, 0), value, quotient)
+    if is_complex(value):
+        length = size(graph, value)
+        quotient = do("Div", value, join(graph, length, nodes.constant_like(length, 0)))
+        return nodes.where(graph, do("Equal", length, 0), value, quotient)
     sign = do("Sign", value)
     if not value.is_float:
         return sign
     return nodes.where(graph, do("Greater", do("Abs", value), 0), sign, value)
 
 
-def _complex(graph: Graph, real: Value, imag: Value) -> Value:
-    shape = broadcast([real.unbroadcast_shape, imag.unbroadcast_shape])
-    kind = np.dtype(f"c{2 * real.dtype.itemsize}")
-    real, imag = (value.broadcast_to(shape) for value in (real, imag))
-    parts = [graph.expand(real), graph.expand(imag)]
-    return graph.node("Complex", parts, shape=shape, dtype=kind)
+def _round_half_away(graph: Graph, op: Operation) -> Value:
+    (value,) = op.operands
+    is_zero = nodes.elementwise(graph, "Equal", value, 0)
+    return nodes.where(graph, is_zero, value, elementary.round_half_away(graph, op))
+
+
+def erf(graph: Graph, op: Operation) -> Value:
+    """Return the error function, of float64 within the numbers of which TensorFlow has it."""
+    (value,) = op.operands
+    if value.dtype == np.float64:
+        value = nodes.elementwise(graph, "Max", value, -_ERF_IS_ONE)
+        value = nodes.elementwise(graph, "Min", value, _ERF_IS_ONE)
+    return nodes.elementwise(graph, "Erf", value)
+
+
+_ERF_IS_ONE = 6.0  # from where on it is 1 in float64, and minus it -1
+
+
+def _rsqrt(graph: Graph, op: Operation) -> Value:
+    (value,) = op.operands
+    return rsqrt(graph, value) if is_complex(value) else nodes.elementwise(graph, "Rsqrt", value)
 
 
 def _make_complex(graph: Graph, op: Operation) -> Value:
     real, imag = op.operands
-    return _complex(graph, real, imag).broadcast_to(broadcast([real.shape, imag.shape]))
+    return join(graph, real, imag)
 
 
 def _real(graph: Graph, op: Operation) -> Value:
     (value,) = op.operands
-    return _unary(graph, "Real", value, _part(value.dtype)) if _is_complex(value) else value
+    return split(graph, value)[0] if is_complex(value) else value
 
 
 def _imag(graph: Graph, op: Operation) -> Value:
     (value,) = op.operands
-    if _is_complex(value):
-        return _unary(graph, "Imag", value, _part(value.dtype))
+    if is_complex(value):
+        return split(graph, value)[1]
     return nodes.constant_like(value, 0).broadcast_to(value.shape)
 
 
@@ -175,6 +185,8 @@ def _divide(graph: Graph, op: Operation) -> Value:
     dividend, divisor = op.operands
     if not dividend.is_float:
         return divide_integers(graph, op)
+    if is_complex(dividend):
+        return divide(graph, dividend, divisor)
     fused = fuse_softmax(graph, dividend, divisor) or fuse_mean(graph, dividend, divisor)
     return fused or nodes.elementwise(graph, "Div", dividend, divisor)
 
@@ -192,6 +204,8 @@ def _power(graph: Graph, op: Operation) -> Value:
     base, exponent = op.operands
     if not base.is_float:
         return whole_power(graph, base, exponent)
+    if is_complex(base):
+        return power(graph, base, exponent)
     if exponent.scalar == 2:
         return nodes.elementwise(graph, "Mul", base, base)
     return nodes.elementwise(graph, "Pow", base, exponent)
@@ -233,11 +247,11 @@ def _clamp(graph: Graph, op: Operation) -> Value:
 def _convert(graph: Graph, op: Operation) -> Value:
     """Return numbers of another dtype; floats beyond the integers become the nearest of them."""
     (value,), dtype = op.operands, op.result.dtype
-    if _is_complex(value) and dtype.kind != "c":
-        value = _unary(graph, "Real", value, _part(value.dtype))
+    if is_complex(value) and dtype.kind != "c":
+        value = split(graph, value)[0]
     if dtype.kind == "b" and value.dtype != bool:
         return nodes.elementwise(graph, "NotEqual", value, 0)
-    if value.is_float and not _is_complex(value) and "int" in dtype.name:
+    if value.is_float and not is_complex(value) and "int" in dtype.name:
         return _to_integers(graph, value, dtype)
     return graph.cast(value, dtype)
 
@@ -258,7 +272,7 @@ def _to_integers(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
 _SAME = {
     "ceil": "Ceil", "cosine": "Cos", "exponential": "Exp", "exponential_minus_one": "Expm1",
     "floor": "Floor", "log": "Log", "log_plus_one": "Log1p", "logistic": "Sigmoid",
-    "round_nearest_even": "Round", "rsqrt": "Rsqrt", "sine": "Sin", "sqrt": "Sqrt", "tan": "Tan",
+    "round_nearest_even": "Round", "sine": "Sin", "sqrt": "Sqrt", "tan": "Tan",
     "tanh": "Tanh",
 }  # fmt: skip
 RULES = {
@@ -287,7 +301,8 @@ RULES = {
     "stablehlo.power": Rule(_power, _ACCURACY, expand=False),
     "stablehlo.real": Rule(_real, expand=False),
     "stablehlo.remainder": Rule(_remainder, expand=False),
-    "stablehlo.round_nearest_afz": Rule(elementary.round_half_away, expand=False),
+    "stablehlo.round_nearest_afz": Rule(_round_half_away, expand=False),
+    "stablehlo.rsqrt": Rule(_rsqrt, _ACCURACY, expand=False),
     "stablehlo.select": Rule(_select, expand=False),
     "stablehlo.sign": Rule(_sign, expand=False),
     "stablehlo.subtract": Rule(_subtract, expand=False),

@@ -8,23 +8,29 @@ graph around them as arguments.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bridge.graphs.tensor_graph import Node, TensorGraph
 from bridge.tf_operations.linear_algebra import PACKED, PackedRead
-from bridge.tf_operations.operation_graph import Graph
+from bridge.tf_operations.liveness import free_names, live_nodes
+from bridge.tf_operations.operation_graph import VARIANT, Graph
 from bridge.tf_operations.signatures import signature_of
 from savedmodel.tensorflow_graph import FunctionName, GraphFunction, GraphNode, GraphTensor
 from xla_call_module.dtypes import Array, DType, dtype_from_name
+from xla_call_module.size_polynomials import is_static, numbers_of
 
 __all__ = ["FunctionWriter"]
 
 # A constant of no more elements is in each function that needs it, and is no argument of it.
 _MAX_REPEATED = 16
-_STRING = DType("string", 7, "")
+_STRING, _VARIANT = DType("string", 7, ""), DType("variant", 21, "")
+_FLAG, _INT32, _INT64 = (dtype_from_name(n, where="") for n in ("bool", "int32", "int64"))
+_NO_MASKS: Mapping[str, Any] = dict.fromkeys(
+    ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"), 0
+)
 
 
 class FunctionWriter:
@@ -114,37 +120,9 @@ class FunctionWriter:
         return GraphFunction(name, tuple(arguments), tuple(writer.nodes), tuple(ends))
 
 
-def live_nodes(nodes: Sequence[Node], results: Sequence[str]) -> list[Node]:
-    """Return the nodes that some results depend on, in their order."""
-    needed, live = set(results), []
-    for node in reversed(nodes):
-        if not needed.isdisjoint(node.outputs):
-            live.append(node)
-            needed.update(node.inputs)
-            for body in _bodies(node):
-                needed.update(free_names(body))
-    return live[::-1]
-
-
-def free_names(body: TensorGraph) -> Iterator[str]:
-    """Yield the names of all values that a body takes from the graph around it."""
-    results = [result.reference for result in body.results]
-    live = live_nodes(body.nodes, results)
-    inside = {output for node in live for output in node.outputs}
-    inside.update(given.name for given in body.inputs)
-    taken = dict.fromkeys(results)
-    for node in live:
-        taken.update(dict.fromkeys(node.inputs))
-        for inner in _bodies(node):
-            taken.update(dict.fromkeys(free_names(inner)))
-    yield from (name for name in taken if name and name not in inside)
-
-
-def _bodies(node: Node) -> Iterator[Graph]:
-    return (value for value in node.attributes.values() if isinstance(value, Graph))
-
-
 def _dtype(dtype: np.dtype[Any]) -> DType:
+    if dtype == VARIANT:
+        return _VARIANT
     return dtype_from_name(dtype.name, where="a node")
 
 
@@ -346,7 +324,7 @@ def _if(writer: _NodeWriter, node: Node) -> None:
     }
     attributes = {
         **functions,
-        "Tcond": _dtype(np.dtype(bool)),
+        "Tcond": _FLAG,
         "Tin": [_dtype(dtype) for _, dtype, _ in captured],
         "Tout": [_dtype(writer.graph.dtype_of(name)) for name in node.outputs],
         "output_shapes": [_static(writer.graph.shape_of(name)) for name in node.outputs],
@@ -367,9 +345,8 @@ def _slice(writer: _NodeWriter, node: Node) -> None:
     dtype = _dtype(writer.graph.dtype_of(data))
     is_reversed = given[0] is not None and bool((given[0] == -1).all() and (steps == -1).all())
     if is_reversed and not dtype.name.startswith("float8"):
-        attributes = {"T": dtype, "Tidx": _dtype(np.dtype(np.int64))}
         inputs = [writer.tensor(data), writer.vector(positions)]
-        writer.named(node, "ReverseV2", inputs, attributes, ["output"])
+        writer.named(node, "ReverseV2", inputs, {"T": dtype, "Tidx": _INT64}, ["output"])
         return
     count = max(positions) + 1
     mask = sum(1 << axis for axis in range(count) if axis not in positions)
@@ -382,14 +359,12 @@ def _slice(writer: _NodeWriter, node: Node) -> None:
     if is_reversed:
         mask = (1 << count) - 1
     inputs = [writer.tensor(data), begin, end, writer.vector(strides.tolist())]
-    attributes = {
+    attributes: dict[str, Any] = {
         "T": dtype,
-        "Index": _dtype(np.dtype(np.int64)),
+        "Index": _INT64,
+        **_NO_MASKS,
         "begin_mask": mask,
         "end_mask": mask,
-        "ellipsis_mask": 0,
-        "new_axis_mask": 0,
-        "shrink_axis_mask": 0,
     }
     writer.named(node, "StridedSlice", inputs, attributes, ["output"])
 
@@ -409,18 +384,16 @@ def _along_axes(
 
 
 def _gather(writer: _NodeWriter, vector: str, places: Sequence[int]) -> str:
-    int64, int32 = _dtype(np.dtype(np.int64)), _dtype(np.dtype(np.int32))
     inputs = [vector, writer.vector(places), writer.number(0)]
-    attributes = {"Tparams": int64, "Tindices": int64, "Taxis": int32, "batch_dims": 0}
+    attributes = {"Tparams": _INT64, "Tindices": _INT64, "Taxis": _INT32, "batch_dims": 0}
     return writer.add("GatherV2", "sizes/GatherV2", inputs, "output", attributes)
 
 
 def _shape(writer: _NodeWriter, node: Node) -> None:
     (name,) = node.inputs
     key = f"shape of {name}"
-    int64 = _dtype(np.dtype(np.int64))
     if key not in writer._tensors:
-        attributes = {"T": _dtype(writer.graph.dtype_of(name)), "out_type": int64}
+        attributes = {"T": _dtype(writer.graph.dtype_of(name)), "out_type": _INT64}
         inputs = [writer.tensor(name)]
         writer._tensors[key] = writer.add("Shape", node.name, inputs, "output", attributes)
     whole = writer._tensors[key]
@@ -430,9 +403,7 @@ def _shape(writer: _NodeWriter, node: Node) -> None:
         writer.alias(node, whole)
         return
     inputs = [whole, *(writer.vector([number]) for number in (start, end, 1))]
-    masks = dict.fromkeys(("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask",
-                           "shrink_axis_mask"), 0)  # fmt: skip
-    attributes = {"T": int64, "Index": int64, **masks}
+    attributes = {"T": _INT64, "Index": _INT64, **_NO_MASKS}
     writer.named(node, "StridedSlice", inputs, attributes, ["output"])
 
 
@@ -440,16 +411,16 @@ def _unsqueeze(writer: _NodeWriter, node: Node) -> None:
     data, axes = node.inputs
     positions = writer.graph.initializers[axes].tolist()
     shape = writer.graph.shape_of(node.outputs[0])
-    dtype, int32 = _dtype(writer.graph.dtype_of(data)), _dtype(np.dtype(np.int32))
+    dtype = _dtype(writer.graph.dtype_of(data))
     tensor = writer.tensor(data)
-    if len(positions) > 1 and shape is not None and all(isinstance(dim, int) for dim in shape):
-        inputs = [tensor, writer.vector(list(shape))]
-        attributes = {"T": dtype, "Tshape": _dtype(np.dtype(np.int64))}
+    if len(positions) > 1 and shape is not None and is_static(shape):
+        inputs = [tensor, writer.vector(numbers_of(shape))]
+        attributes = {"T": dtype, "Tshape": _INT64}
         writer.named(node, "Reshape", inputs, attributes, ["output"])
         return
     for axis in sorted(positions):
         inputs = [tensor, writer.number(axis)]
-        tensor = writer.add("ExpandDims", node.name, inputs, "output", {"T": dtype, "Tdim": int32})
+        tensor = writer.add("ExpandDims", node.name, inputs, "output", {"T": dtype, "Tdim": _INT32})
     writer.alias(node, tensor)
 
 
@@ -459,20 +430,19 @@ def _pad(writer: _NodeWriter, node: Node) -> None:
     dtype = writer.graph.dtype_of(data)
     filling = writer.tensor(fillings[0]) if fillings else writer.constant(np.zeros((), dtype))
     known = writer.graph.initializers.get(sizes)
-    int64, int32 = _dtype(np.dtype(np.int64)), _dtype(np.dtype(np.int32))
     if known is not None:
         paddings = writer.constant(
             np.ascontiguousarray(known.reshape(2, -1).T), f"{sizes}/paddings"
         )
     else:
         inputs = [writer.tensor(sizes), writer.vector([2, -1])]
-        attributes = {"T": int64, "Tshape": int64}
+        attributes = {"T": _INT64, "Tshape": _INT64}
         rows = writer.add("Reshape", "paddings/Reshape", inputs, "output", attributes)
         inputs = [rows, writer.constant(np.array([1, 0], np.int32))]
-        attributes = {"T": int64, "Tperm": int32}
+        attributes = {"T": _INT64, "Tperm": _INT32}
         paddings = writer.add("Transpose", "paddings/Transpose", inputs, "y", attributes)
     inputs = [writer.tensor(data), paddings, filling]
-    attributes = {"T": _dtype(dtype), "Tpaddings": int64}
+    attributes = {"T": _dtype(dtype), "Tpaddings": _INT64}
     writer.named(node, "PadV2", inputs, attributes, ["output"])
 
 
@@ -499,8 +469,7 @@ def _gather_elements(writer: _NodeWriter, node: Node) -> None:
     batch = node.attributes["axis"]
     inputs = [*map(writer.tensor, node.inputs), writer.number(batch)]
     data, index = (_dtype(writer.graph.dtype_of(name)) for name in node.inputs)
-    int32 = _dtype(np.dtype(np.int32))
-    attributes = {"Tparams": data, "Tindices": index, "Taxis": int32, "batch_dims": batch}
+    attributes = {"Tparams": data, "Tindices": index, "Taxis": _INT32, "batch_dims": batch}
     writer.named(node, "GatherV2", inputs, attributes, ["output"])
 
 

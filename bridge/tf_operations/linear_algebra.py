@@ -104,8 +104,13 @@ def _solve(graph: Graph, matrix: Value, right: Value, options: Mapping[str, bool
     transpose = options["transpose"] == options["left"]
     matrix = _conjugate(graph, matrix, is_needed=options["conjugate"] != transpose)
     inputs = [graph.expand(matrix), graph.expand(right)]
-    moves = {"lower": options["lower"], "adjoint": transpose}
-    made = graph.node("MatrixTriangularSolve", inputs, shape=right.shape, **moves)
+    made = graph.node(
+        "MatrixTriangularSolve",
+        inputs,
+        shape=right.shape,
+        lower=options["lower"],
+        adjoint=transpose,
+    )
     return made if options["left"] else _transposed(graph, made, conjugate=False)
 
 
@@ -118,7 +123,8 @@ def _trsm(graph: Graph, op: Operation) -> Sequence[Value]:
         "conjugate": _option(options, "trans_x", "C"),
         "unit": _option(options, "diag", "U"),
     }
-    return [_solve(graph, *op.operands, settings)]
+    matrix, right = op.operands
+    return [_solve(graph, matrix, right, settings)]
 
 
 def _triangular_solve(graph: Graph, op: Operation) -> Value:
@@ -130,7 +136,8 @@ def _triangular_solve(graph: Graph, op: Operation) -> Value:
         "conjugate": options.get("transpose_a", 0) > 1,
         "unit": bool(options["unit_diagonal"]),
     }
-    return _solve(graph, *op.operands, settings)
+    matrix, right = op.operands
+    return _solve(graph, matrix, right, settings)
 
 
 def _syevd(graph: Graph, op: Operation) -> Sequence[Value]:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from bridge.core_ops.loop_counters import LoopCounter, counter_of, invariant_values
+from bridge.core_ops.slicing import Written
 from bridge.core_ops.stablehlo_operation import Operation, Rule
-from bridge.graphs.values import Value
-from bridge.tf_operations.operation_graph import Graph
+from bridge.graphs import nodes
+from bridge.graphs.values import Value, of_size
+from bridge.tf_operations.liveness import live_nodes, names_used
+from bridge.tf_operations.operation_graph import Graph, ListedRow
+from xla_call_module.size_polynomials import Iteration, of_atom
 
 __all__ = ["RULES"]
 
@@ -49,10 +55,57 @@ def _count(
         results = body.apply(graph, [carried.get(n, init) for n, init in enumerate(inits)])
         return [results[n] for n in others]
 
-    made = graph.counted(counter.limit, [inits[n] for n in others], step)
+    def rows(
+        body: Graph, carried: Sequence[Value], results: Sequence[Value]
+    ) -> dict[int, ListedRow]:
+        return _rows(body, counter, carried, results)
+
+    made = graph.counted(counter.limit, [inits[n] for n in others], step, rows)
     last = dict(zip(others, made, strict=True))
     last[counter.number] = counter.last(graph, inits[counter.number].dtype)
     return [last.get(n, init) for n, init in enumerate(inits)]
+
+
+def _rows(
+    body: Graph, counter: LoopCounter, carried: Sequence[Value], results: Sequence[Value]
+) -> dict[int, ListedRow]:
+    """Return what each iteration writes into arrays that are written row by row and not read."""
+    number = carried[0]
+    written = {}
+    for index, (value, result) in enumerate(zip(carried, results, strict=True)):
+        if (row := _row_of(body, counter, number, value, result)) is not None:
+            written[index] = row
+    while written:
+        others = [result for index, result in enumerate(results) if index not in written]
+        ends = [*others, *(row.row for row in written.values())]
+        live = live_nodes(body.nodes, [body.reference(body.expand(value)) for value in ends])
+        used = {name for node in live for name in names_used(node)}
+        used.update(value.name for value in ends)
+        read = [index for index in written if carried[index].name in used]
+        if not read:
+            break
+        for index in read:
+            del written[index]
+    return written
+
+
+def _row_of(
+    body: Graph, counter: LoopCounter, number: Value, value: Value, result: Value
+) -> ListedRow | None:
+    """Return what an iteration writes, if all iterations write all rows of an array."""
+    written = body.recall(result.name) if result.name else None
+    if not isinstance(written, Written) or written.array.name != value.name:
+        return None
+    first, *others = written.starts
+    rounds, shape = counter.rounds, value.shape
+    if rounds is None or shape[0] != rounds or written.part.shape != (1, *shape[1:]) or any(others):
+        return None
+    done = of_atom(Iteration(number.name, rounds))
+    if first not in (done, rounds - 1 - done):
+        return None
+    row = body.expand(nodes.reshape(body, written.part, shape[1:]))
+    index = of_size(done if first == done else rounds - 1 - done)
+    return ListedRow(row, nodes.cast(body, body.expand(index), np.int32))
 
 
 RULES = {"stablehlo.while": Rule(_while)}

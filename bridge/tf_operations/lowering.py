@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 
+from bridge.core_ops.decompositions.decomposition import decompose
 from bridge.core_ops.graph_walk import walk_main
 from bridge.graphs.values import Value
 from bridge.tf_operations.function_writer import FunctionWriter
 from bridge.tf_operations.linear_algebra import QR_CALLS, PackedRead
 from bridge.tf_operations.operation_graph import Graph
-from bridge.tf_operations.operation_table import TARGET
+from bridge.tf_operations.operation_table import DECOMPOSITIONS, TARGET
 from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import linear_form, parse_size
 from xla_call_module.errors import StructureError
 from xla_call_module.passes.linear_algebra import lower_linalg
-from xla_call_module.passes.module_pass import open_call, run_on_module
+from xla_call_module.passes.module_pass import open_call, run_on_module, run_passes
 from xla_call_module.passes.platform_selection import select_platforms
 from xla_call_module.size_polynomials import Shape
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
@@ -39,25 +40,40 @@ def lower_call(
         InteropError: an operation that TensorFlow cannot express; the message names it and its
             place in the source.
     """
+    platform = _CPU if _CPU in call.platforms else call.platforms[0]
+    plain = run_passes(dataclasses.replace(call, exported=b""), [select_platforms([platform])])
+    plain = decompose(plain, DECOMPOSITIONS).call
     native = frozenset(TARGET.custom_calls)
     try:
-        return _lower(call, native, asserts_shapes=shape_assertions, prefix=name_prefix)
+        return _lower(call, plain, native, asserts_shapes=shape_assertions, prefix=name_prefix)
     except PackedRead:
         others = native - QR_CALLS
-        return _lower(call, others, asserts_shapes=shape_assertions, prefix=name_prefix)
+        return _lower(call, plain, others, asserts_shapes=shape_assertions, prefix=name_prefix)
 
 
 def _lower(
-    call: CallModule, native: frozenset[str], *, asserts_shapes: bool, prefix: str
+    call: CallModule,
+    plain: CallModule,
+    native: frozenset[str],
+    *,
+    asserts_shapes: bool,
+    prefix: str,
 ) -> TensorFlowGraph:
-    """Return the graph of a call, some of whose calls of LAPACK are replaced by loops."""
+    """Return the graph of a call, whose calls of LAPACK are replaced by loops but for some.
+
+    Args:
+        call: the call, whose arguments the graph takes.
+        plain: the same for one platform, without what is decomposed; it may take fewer of them.
+        native: the targets of the custom calls that TensorFlow has a kernel for.
+        asserts_shapes: whether it asserts what the export asks of sizes.
+        prefix: what the names of all functions begin with.
+    """
     outermost = Graph(asserts_shapes=asserts_shapes)
-    arguments = [_argument(outermost, call.args[index]) for index in call.kept]
+    values = {index: _argument(outermost, call.args[index]) for index in call.kept}
+    arguments = [values[index] for index in plain.kept]
     graph = Graph(outer=outermost)
-    platform = _CPU if _CPU in call.platforms else call.platforms[0]
-    passes = [select_platforms([platform]), lower_linalg(native=native)]
-    with open_call(dataclasses.replace(call, exported=b"")) as parsed:
-        module = run_on_module(parsed, passes).module
+    with open_call(plain) as parsed:
+        module = run_on_module(parsed, [lower_linalg(native=native)]).module
         compose_custom_calls(module)
         results = walk_main(graph, module, arguments, TARGET)
     for value in results:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bridge.graphs import nodes
-from bridge.graphs.tensor_graph import TensorGraph
+from bridge.graphs.tensor_graph import Input, TensorGraph
 from bridge.graphs.values import Value, constant_array, of_size
 from bridge.tf_operations import pooling
 from bridge.tf_operations.signatures import computation_dtype, has_kernel, signature_of
 from xla_call_module.size_polynomials import Dim, Shape
 
-__all__ = ["Graph"]
+__all__ = ["VARIANT", "Graph", "ListedRow"]
+
+VARIANT = np.dtype(object)  # of a value that is a list of tensors
 
 _SCATTERS = {"none": "TensorScatterUpdate", "add": "TensorScatterAdd", "max": "TensorScatterMax",
              "min": "TensorScatterMin"}  # fmt: skip
@@ -22,6 +25,48 @@ _SCATTERS = {"none": "TensorScatterUpdate", "add": "TensorScatterAdd", "max": "T
 _FLOAT8_SOURCES = frozenset({"bfloat16", "float16", "float32", "float64"})
 _INT64 = np.dtype(np.int64)
 _FLAG = np.dtype(bool)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRow:
+    """The row that an iteration writes into an array, which is a list of rows until the end.
+
+    Attributes:
+        row: the row.
+        index: its index, a scalar of int32.
+    """
+
+    row: Value
+    index: Value
+
+    def reserve(self, graph: Graph, array: Value) -> Value:
+        """Return a list for all rows of an array."""
+        count = nodes.reshape(graph, graph.vector(array.shape[:1]), ())
+        inputs = [graph.vector(array.shape[1:]), graph.expand(nodes.cast(graph, count, np.int32))]
+        return graph.node(
+            "TensorListReserve", inputs, shape=(), dtype=VARIANT, element_dtype=array.dtype
+        )
+
+    def write(self, graph: Graph, name: str) -> Value:
+        """Return the list of a name with the row in it."""
+        rows = Value(VARIANT, (), (), name)
+        inputs = [rows, graph.expand(self.index), graph.expand(self.row)]
+        return graph.node("TensorListSetItem", inputs, shape=(), element_dtype=self.row.dtype)
+
+    def stack(self, graph: Graph, rows: Value, array: Value) -> Value:
+        """Return an array of the rows in a list."""
+        shape = nodes.cast(graph, graph.vector(array.shape[1:]), np.int32)
+        return graph.node(
+            "TensorListStack",
+            [rows, graph.expand(shape)],
+            shape=array.shape,
+            dtype=array.dtype,
+            element_dtype=array.dtype,
+            num_elements=array.shape[0] if isinstance(array.shape[0], int) else -1,
+        )
+
+
+Rows = Callable[[Any, Sequence[Value], Sequence[Value]], Mapping[int, ListedRow]]
 
 
 class Graph(TensorGraph):
@@ -157,8 +202,19 @@ class Graph(TensorGraph):
         limit: Value,
         inits: Sequence[Value],
         step: Callable[[Any, Value, list[Value]], Sequence[Value]],
+        rows: Rows | None = None,
     ) -> list[Value]:
-        """Return the carried values behind a loop of a number of iterations, a scalar of int64."""
+        """Return the carried values behind a loop of a number of iterations, a scalar of int64.
+
+        Args:
+            limit: the number of iterations.
+            inits: the carried values before the first iteration.
+            step: a function of the graph of the body, the iteration number and the carried values
+                to their next values.
+            rows: a function of the graph of the body, the carried values and their next ones to
+                the row that each array gets in an iteration, by its index, of those that are
+                nothing but such rows behind the loop.
+        """
 
         def goes_on(body: Graph, values: list[Value]) -> Value:
             return nodes.elementwise(body, "Less", values[0], limit)
@@ -168,26 +224,48 @@ class Graph(TensorGraph):
             following = nodes.elementwise(body, "Add", number, 1)
             return [following, *step(body, number, carried)]
 
-        return self.while_loop([constant_array(np.array(0)), *inits], goes_on, next_values)[1:]
+        counted = [constant_array(np.array(0)), *inits]
+        return self.while_loop(counted, goes_on, next_values, rows)[1:]
 
     def while_loop(
         self,
         inits: Sequence[Value],
         condition: Callable[[Graph, list[Value]], Value],
         step: Callable[[Graph, list[Value]], Sequence[Value]],
+        rows: Rows | None = None,
     ) -> list[Value]:
         """Return the carried values behind a loop that goes on while a condition holds."""
         cond, body = self.body(), self.body()
-        kinds = [(init.shape, init.dtype) for init in inits]
-        values = [
+        kinds: list[tuple[Shape, np.dtype[Any]]] = [(init.shape, init.dtype) for init in inits]
+        tested, carried = (
             [graph.add_input(graph.unique(name), dtype, shape) for shape, dtype in kinds]
             for graph, name in ((cond, "tested"), (body, "carried"))
+        )
+        cond.add_result(condition(cond, tested))
+        results = [
+            value.broadcast_to(shape)
+            for value, (shape, _) in zip(step(body, carried), kinds, strict=True)
         ]
-        cond.add_result(condition(cond, values[0]))
-        for value, (shape, _) in zip(step(body, values[1]), kinds, strict=True):
-            body.add_result(value.broadcast_to(shape))
-        inputs = [self.expand(init) for init in inits]
-        return self.nodes_of("While", inputs, kinds, cond=cond, body=body)
+        lists = {} if rows is None else rows(body, carried, results)
+        given = list(inits)
+        for number, row in lists.items():
+            kinds[number] = ((), VARIANT)
+            given[number] = row.reserve(self, inits[number])
+            for graph, values in ((cond, tested), (body, carried)):
+                graph.retype_input(number, values[number].name)
+            results[number] = row.write(body, carried[number].name)
+        for value in results:
+            body.add_result(value)
+        inputs = [self.expand(init) for init in given]
+        made = self.nodes_of("While", inputs, kinds, cond=cond, body=body)
+        for number, row in lists.items():
+            made[number] = row.stack(self, made[number], inits[number])
+        return made
+
+    def retype_input(self, number: int, name: str) -> None:
+        """Make an input one that is a list of rows."""
+        self.inputs[number] = Input(name, VARIANT, ())
+        self._dtypes[name] = VARIANT
 
     def scatter_rows(
         self, matrix: Value, index: Value, updates: Value, reduction: str, *, unique: bool
@@ -281,7 +359,6 @@ def _rewritten_exponent(inputs: Sequence[Value]) -> int | None:
 
 # For each operation the place of the constant that Grappler must not see, if there is one.
 _GUARDS: Mapping[str, Callable[[Sequence[Value]], int | None]] = {
-    "Add": _zero,
     "Div": _inexact_divisor,
     "Mul": _zero,
     "Pow": _rewritten_exponent,
@@ -362,13 +439,23 @@ def _along_last(op_type: str) -> Callable[..., list[Value]]:
         (value,), axis = inputs, attributes["axis"]
         last = value.rank - 1
         if axis == last:
-            return graph._add(op_type, inputs, results, {})
+            (made,) = graph._add(op_type, inputs, results, {})
+            return [made if op_type == "LogSoftmax" else _with_nan(graph, made, value)]
         order = [*(number for number in range(value.rank) if number != axis), axis]
         turned = graph.expand(nodes.transpose(graph, value, order))
         made = graph.node(op_type, [turned], shape=turned.shape, axis=last)
         return [nodes.transpose(graph, made, [order.index(number) for number in range(value.rank)])]
 
     return replace
+
+
+def _with_nan(graph: Graph, softmax: Value, value: Value) -> Value:
+    """Return NaN for rows with NaN or infinity, of which oneDNN's Softmax makes zeros."""
+    axes = graph.vector([value.rank - 1])
+    most = graph.node("ReduceMax", [value, axes], shape=(*value.shape[:-1], 1), keepdims=1)
+    zero = graph.hidden(nodes.constant_like(value, 0))
+    nothing = graph.node("Mul", [most, zero], shape=most.shape)
+    return nodes.elementwise(graph, "Add", softmax, nothing)
 
 
 # What is written in another way, before it is a node.

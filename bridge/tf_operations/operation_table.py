@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 
 from bridge.core_ops import branches, dots, gathers, scatters, shapes, slicing, windows
+from bridge.core_ops.decompositions.composed_operations import COMPOSED_OPERATIONS
+from bridge.core_ops.decompositions.narrow_types import NARROW_TYPES_IN_WIDER
+from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
 from bridge.core_ops.stablehlo_operation import Emit, GraphTarget, Operation, Rule, identity
 from bridge.core_ops.windows import dynamic_reduce_window
 from bridge.graphs import nodes
@@ -29,7 +32,7 @@ from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = ["TARGET"]
+__all__ = ["DECOMPOSITIONS", "TARGET"]
 
 _FAMILIES = (
     bits, branches, convolutions, dots, elementwise, fourier, gathers, linear_algebra, loops,
@@ -130,6 +133,7 @@ _CUSTOM_CALLS: Mapping[str, Rule] = {
 }
 # Those that TensorFlow computes as precisely; all others are computed by their decompositions.
 _COMPOSITES: Mapping[str, Rule] = {
+    "chlo.erf": Rule(elementwise.erf, expand=False),
     "chlo.top_k": Rule(sorting.top_k, expand=False),
     **{
         f"chlo.{name}": Rule(_native(name.capitalize()), expand=False)
@@ -141,12 +145,14 @@ _COMPOSITES: Mapping[str, Rule] = {
             "atan",
             "atanh",
             "cosh",
-            "erf",
             "erfc",
             "sinh",
         )
     },
 }
+
+# What is decomposed before.
+DECOMPOSITIONS = (COMPOSED_OPERATIONS, RANDOM_BITS_AS_INTEGERS, NARROW_TYPES_IN_WIDER)
 
 TARGET = GraphTarget(
     name="TensorFlow",

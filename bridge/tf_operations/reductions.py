@@ -14,7 +14,6 @@ from bridge.core_ops.regions import (
     reduce_by_region,
     reducer_of,
     shape_without,
-    trial_of,
 )
 from bridge.core_ops.softmaxes import Reduction
 from bridge.core_ops.stablehlo_operation import Operation, Rule
@@ -55,7 +54,7 @@ def _reduce(graph: Graph, op: Operation) -> Sequence[Value]:
         return [nodes.elementwise(graph, _COMBINING[reducer], result, starts[0])]
     orderly = count == 2 and len(axes) == 1 and not may_be_empty(values[0], axes)
     if orderly and is_counting(graph, values[1], axes[0]):
-        order = extreme_and_place_of(region.block, trial_of(region, graph))
+        order = extreme_and_place_of(region.block)
         least = "maximum" if order == "max" else "minimum"
         if order and is_identity(least, starts[0]) and starts[1].scalar == 0:
             return _extreme_and_index(graph, order, values, axes[0])

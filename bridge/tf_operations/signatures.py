@@ -187,6 +187,9 @@ Sub Sub T,T z:T numbers
 Svd Svd T s:T,u:T,v:T wide_fields
 Tan Tan T y:T fields
 Tanh Tanh T y:T fields
+TensorListReserve TensorListReserve shape_type,[int32] handle:[variant] all
+TensorListSetItem TensorListSetItem [variant],[int32],element_dtype output_handle:[variant] all
+TensorListStack TensorListStack [variant],[int32] tensor:element_dtype all
 TensorScatterAdd TensorScatterAdd T,Tindices,T output:T numbers
 TensorScatterMax TensorScatterMax T,Tindices,T output:T real
 TensorScatterMin TensorScatterMin T,Tindices,T output:T real

@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 
-from bridge.core_ops.regions import trial_of
 from bridge.core_ops.sort_comparators import (
     comparison_of,
     pairwise_places,
@@ -28,7 +27,7 @@ __all__ = ["CUSTOM_CALLS", "RULES", "top_k"]
 
 def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
     axis = op.integer("dimension", -1) % op.operands[0].rank
-    keys = sort_keys_of(op.regions[0].block, trial_of(op.regions[0], graph))
+    keys = sort_keys_of(op.regions[0].block)
     compared = {key.operand for key in keys or ()}
     shows = len(op.operands) > 1 or op.operands[0].is_float  # integers that are equal are the same
     if shows and len(compared) < len(op.operands) and not op.flag("is_stable"):

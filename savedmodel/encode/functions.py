@@ -7,8 +7,9 @@ flat named inputs and outputs.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from savedmodel.encode.body import (
@@ -22,7 +23,7 @@ from savedmodel.encode.body import (
 from savedmodel.encode.gradients import Sources, write_call
 from savedmodel.encode.mutexes import mutex_name
 from savedmodel.encode.padding import Padding
-from savedmodel.encode.shape_check_nodes import write_shape_check
+from savedmodel.encode.shape_check_nodes import refusal_graph, write_shape_check
 from savedmodel.encode.state import write_atomic_call
 from savedmodel.model import Constant, Function, Parameter, SavedModel, Signature, Variable
 from savedmodel.protos.schema import Proto
@@ -35,6 +36,8 @@ from savedmodel.protos.structures import (
     encode_tensor_spec,
     leaves,
 )
+from savedmodel.tensorflow_graph import TensorFlowGraph
+from xla_call_module.call import CallModule
 from xla_call_module.errors import naming
 
 __all__ = ["WrittenSignature", "write_functions"]
@@ -62,11 +65,7 @@ def write_functions(model: SavedModel, proto: Proto) -> tuple[Library, list[Writ
     functions = [signature.function for signature in model.signatures]
     library = Library(
         proto,
-        {
-            call: graph
-            for function in functions
-            for call, graph in zip(function.chain, function.operations, strict=False)
-        },
+        dict(itertools.chain(*map(_operations, functions))),
         mutex=mutex_name(function.call.module for function in functions),
     )
     state = model.state
@@ -75,6 +74,13 @@ def write_functions(model: SavedModel, proto: Proto) -> tuple[Library, list[Writ
         with naming(f"Signature {signature.key!r}"):
             written.append(_write_signature(library, signature, model.variables, state))
     return library, written
+
+
+def _operations(function: Function) -> Iterator[tuple[CallModule, TensorFlowGraph]]:
+    """Yield the calls that graphs of plain operations are in the place of, with these."""
+    yield from zip(function.chain, function.operations, strict=False)
+    if function.operations and function.check is not None:
+        yield function.check.call, refusal_graph(function.check.call)
 
 
 def _write_signature(

@@ -69,7 +69,8 @@ def write_call(
         before: the name of a node that has to run before the call; empty for none.
     """
     call = chain[0]
-    name = body.reserve(f"{OP}{_hint(call)}")
+    is_plain = call in body.library.operations
+    name = body.reserve(call.name if is_plain else f"{OP}{_hint(call)}")
     node = encode_node(
         call,
         name=name,

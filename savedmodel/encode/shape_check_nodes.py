@@ -9,8 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from savedmodel.encode.body import Body, Tensor
-from xla_call_module.call import TensorSpec
+from savedmodel.tensorflow_graph import (
+    STRING,
+    GraphFunction,
+    GraphNode,
+    GraphTensor,
+    TensorFlowGraph,
+)
+from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.node import OP, encode_node
 from xla_call_module.shape_checks import (
@@ -19,12 +28,14 @@ from xla_call_module.shape_checks import (
     ScalarOperation,
     ShapeCheck,
     Step,
+    refusal_text,
 )
 
-__all__ = ["write_shape_check"]
+__all__ = ["refusal_graph", "write_shape_check"]
 
 _BOOL = dtype_from_name("bool", where="bool")
 _INT32 = dtype_from_name("int32", where="int32")
+_MAX_RANK = 64
 # Operations without an attribute for the dtype of what they take.
 _OF_BOOLS = frozenset({"LogicalAnd", "LogicalNot", "LogicalOr"})
 _EQUALITIES = frozenset({"Equal", "NotEqual"})
@@ -64,9 +75,39 @@ def _write_branch(body: Body, check: ShapeCheck, name: str) -> str:
             inputs=[tensor.in_function for tensor in inputs],
             new_node=branch.new_node,
         )
+        branch.library.write_call(node, check.call)
         branch.add_effect(node.name)
     branch.finish_shapes()
     return branch.name
+
+
+def refusal_graph(call: CallModule) -> TensorFlowGraph:
+    """Return what runs in the place of a module that asserts, where one of its assertions is wrong.
+
+    Args:
+        call: a call that asserts what its arguments are, and returns nothing.
+    """
+    arguments = tuple(
+        GraphTensor(f"arg_{n}", spec.dtype, spec.static_shape)
+        for n, spec in enumerate(call.operands)
+    )
+    shapes = [
+        GraphNode("Shape", f"shape_{n}", (one.name,), {"T": one.dtype, "out_type": _INT32})
+        for n, one in enumerate(arguments)
+    ]
+    said = np.array(refusal_text(call), object)
+    nodes = (
+        GraphNode("Const", "fits", (), {"dtype": _BOOL, "value": np.array(False)}),
+        GraphNode("Const", "said", (), {"dtype": STRING, "value": said}),
+        *shapes,
+        GraphNode(
+            "Assert",
+            "assert",
+            ("fits:output:0", "said:output:0", *(f"{node.name}:output:0" for node in shapes)),
+            {"T": [STRING, *[_INT32] * len(shapes)], "summarize": _MAX_RANK},
+        ),
+    )
+    return TensorFlowGraph(GraphFunction(f"{call.name}_shapes", arguments, nodes, ()))
 
 
 class _Writer:

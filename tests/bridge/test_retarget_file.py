@@ -361,3 +361,60 @@ def test_a_newer_major_version_is_refused(ours, tmp_path):
         VersionError, match=r"version 2\.0 .*To do: read it with jax-tf-bridge 9\.1"
     ):
         bridge.load(newer).default.exported  # noqa: B018 - it is made when asked for
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """A file of modules, and the same of plain operations."""
+    folder = tmp_path_factory.mktemp("both")
+    for operations in ("xla", "tensorflow"):
+        bridge.save(_smooth, folder / operations, params=PARAMS, args="f32[b,3]", gradient_order=2,
+                    operations=operations)  # fmt: skip
+    return folder
+
+
+def _smooth(params, x):
+    return jnp.tanh(x @ params["w"])
+
+
+def _operations(folder):
+    graph = read_proto(folder).meta_graphs[0].graph_def
+    return {node.op for function in graph.library.function for node in function.node_def}
+
+
+@pytest.mark.parametrize(("start", "to"), [("xla", "tensorflow"), ("tensorflow", "xla")])
+def test_operations_take_the_place_of_modules_and_back(both, start, to, tmp_path):
+    report = bridge.retarget(both / start, to=tmp_path / "new", operations=to)
+    assert report.nodes == 3
+    assert report.tensorflow == "2.14"
+    assert _operations(tmp_path / "new") == _operations(both / to)
+    found, wanted = (savedmodel.read(p).signatures[0] for p in (tmp_path / "new", both / to))
+    assert found.function.chain == wanted.function.chain
+    assert len(found.function.operations) == (3 if to == "tensorflow" else 0)
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.saved_model.load(tmp_path / "new")(x)
+    np.testing.assert_allclose(y, _smooth(PARAMS, X), rtol=1e-5)
+    expected = jax.grad(lambda x: _smooth(PARAMS, x).sum())(X)
+    np.testing.assert_allclose(tape.gradient(y, x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_operations_stay_where_nothing_else_is_asked_for(both, tmp_path):
+    bridge.retarget(both / "tensorflow", to=tmp_path / "cpu", platforms=["cpu"])
+    (signature,) = savedmodel.read(tmp_path / "cpu").signatures
+    assert signature.function.call.platforms == ("cpu",)
+    assert _operations(tmp_path / "cpu") == _operations(both / "tensorflow")
+    bridge.retarget(
+        both / "tensorflow", to=tmp_path / "less", gradient_order=0, disabled_checks=["platform"]
+    )
+    (signature,) = savedmodel.read(tmp_path / "less").signatures
+    assert len(signature.function.operations) == 1
+    assert list(map(str, signature.function.call.disabled_checks)) == ["platform"]
+
+
+def test_the_command_takes_operations(both, tmp_path, capsys):
+    target = str(tmp_path / "plain")
+    assert main(["retarget", str(both / "xla"), target, "--operations", "tensorflow"]) == 0
+    assert "3 calls of 3 modules, readable from TensorFlow 2.14 on" in capsys.readouterr().out
+    assert "XlaCallModule" not in _operations(target)

@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 import bridge
+from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
 from bridge.litert.lowering.storage_dtypes import at_boundary, from_boundary
 from bridge.litert.runtime import Runtime
 from tests.matrix import consumer
@@ -114,6 +115,11 @@ def _in_jax(case: Case, path: Path, calls: list[consumer.Call], tolerance: float
         return _judge(calls, tolerance, run)
 
 
+def _of_pairs(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return what ONNX has for an array of a dtype as that, which is a pair of a complex number."""
+    return array[..., 0] + 1j * array[..., 1] if dtype.kind == "c" else array
+
+
 def _in_onnx(case: Case, path: Path, calls: list[consumer.Call], tolerance: float) -> Answer:
     import onnxruntime
 
@@ -129,10 +135,12 @@ def _in_onnx(case: Case, path: Path, calls: list[consumer.Call], tolerance: floa
         return "absent", f"ONNX Runtime takes and returns no arrays of {narrow[0]} in Python"
 
     def run(arrays: list[np.ndarray[Any, Any]]) -> dict[str, Any]:
-        feeds = {f"x{i}": onnxruntime.OrtValue.ortvalue_from_numpy(a) for i, a in enumerate(arrays)}
-        return dict(
-            zip(names, session.run(None, {n: feeds[n].numpy() for n in taken}), strict=True)
-        )
+        feeds = {f"x{i}": COMPLEX_AS_PAIRS.boundary.store(a) for i, a in enumerate(arrays)}
+        found = session.run(None, {name: feeds[name] for name in taken})
+        return {
+            name: _of_pairs(array, calls[0]["output"][int(name.removeprefix("y"))].dtype)
+            for name, array in zip(names, found, strict=True)
+        }
 
     return _judge(calls, tolerance, run)
 

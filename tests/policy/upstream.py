@@ -49,6 +49,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "bridge.verifying.tensorflow_run",
         "bridge.tf_keras",
         "xla_call_module._tf",
+        "xla_call_module.runtime.function_op",
         "xla_call_module.runtime.op",
         "xla_call_module.runtime.shape_guard",
         "xla_call_module.runtime.tensorflow_errors",

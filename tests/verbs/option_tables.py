@@ -169,6 +169,8 @@ LAYER = Table(
         "mode": _MODES,
         "origin": ("live", "saved"),
     },
+    # A layer has linear algebra as loops, which XLA is to compile as modules.
+    _pairs((("mode", "jit"), ("operations", "tensorflow"))),
 )
 ONNX = Table(
     "save_onnx",

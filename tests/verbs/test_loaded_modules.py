@@ -22,7 +22,9 @@ _MODULES = _of(
     "exported_fields flags linalg node passes platforms pytrees shape_checks shardings "
     "size_polynomials stablehlo symbolic_shapes tracebacks versions",
 )
-_VALUES = {"savedmodel"} | _of("savedmodel", "encode files model protos variables write")
+_VALUES = {"savedmodel"} | _of(
+    "savedmodel", "encode files model protos tensorflow_graph variables write"
+)
 _WRITING = _VALUES | {"savedmodel.manifest"}
 _READING = _VALUES | {"savedmodel.decode", "savedmodel.read"}
 _BOTH = _WRITING | _READING

@@ -10,12 +10,14 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from jax import export
 
 import xla_call_module
 from xla_call_module._jax import stablehlo_versions
 from xla_call_module._tf import imported_release
 from xla_call_module.errors import VersionError
 from xla_call_module.versions import (
+    CONVENTIONS,
     JAXLIBS,
     RELEASES,
     STABLEHLO_DATES,
@@ -26,6 +28,11 @@ from xla_call_module.versions import (
 )
 
 numbers = st.integers(0, 999)
+
+
+def test_the_conventions_of_jax_are_understood():
+    newest = export.maximum_supported_calling_convention_version
+    assert {export.minimum_supported_calling_convention_version, newest} <= {*CONVENTIONS}
 
 
 @given(numbers, numbers, numbers)

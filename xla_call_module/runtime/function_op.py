@@ -18,7 +18,7 @@ from xla_call_module.checks import SHAPE_ASSERTIONS
 from xla_call_module.node import FUNCTION_CALL, OP, encode_node, to_function_call
 from xla_call_module.runtime.op import Op, scope_name
 from xla_call_module.runtime.shape_guard import read_check
-from xla_call_module.shape_checks import ShapeCheck
+from xla_call_module.shape_checks import ShapeCheck, refusal_text
 
 __all__ = ["FunctionOp"]
 
@@ -26,13 +26,14 @@ __all__ = ["FunctionOp"]
 class FunctionOp(Op):
     """One call whose node runs a function of TensorFlow's own operations, on whatever device."""
 
-    __slots__ = ("_definitions", "_traced")
+    __slots__ = ("_assert_shapes", "_definitions", "_traced")
 
     def __init__(
         self,
         call: CallModule,
         definitions: Sequence[bytes],
         *,
+        assert_shapes: bool = True,
         read_check: Callable[[CallModule], ShapeCheck | None] = read_check,
     ) -> None:
         """Prepare a call.
@@ -40,11 +41,13 @@ class FunctionOp(Op):
         Args:
             call: the call, which the node describes.
             definitions: FunctionDefs with names that no others have; the first one computes what
-                the call does, and asserts what it asserts of sizes.
+                the call does.
+            assert_shapes: whether what the call asserts of sizes is compared before it runs.
             read_check: as for `Op`.
         """
         super().__init__(call, read_check=read_check)
         self._definitions = tuple(definitions)
+        self._assert_shapes = assert_shapes and SHAPE_ASSERTIONS not in self.disabled_checks
         self._traced: Any = None
 
     def run(self, operands: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -106,7 +109,7 @@ class FunctionOp(Op):
                 results = [tensor.name for tensor in body.outputs]
 
                 def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
-                    given = dict(zip(arguments, tensors, strict=True))
+                    given = dict(zip(arguments, self._compared(tensors), strict=True))
                     made: list[tf.Tensor] = tf.graph_util.import_graph_def(
                         definition, input_map=given, return_elements=results, name=""
                     )
@@ -119,6 +122,18 @@ class FunctionOp(Op):
                 function = tf.function(run, input_signature=signature, autograph=False)
                 self._traced = function.get_concrete_function()
         return self._traced
+
+    def _compared(self, operands: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """Return tensors that are there once their sizes were compared."""
+        if not self._assert_shapes:
+            return operands
+        with tf.control_dependencies(self._guard.before(operands, self._add_assertions)):
+            return [tf.identity(operand) for operand in operands]
+
+    def _add_assertions(self, call: CallModule, operands: Sequence[tf.Tensor]) -> tf.Operation:
+        """Fail in the current graph, since sizes were compared and do not fit."""
+        data = [refusal_text(call), *map(tf.shape, operands)]
+        return tf.raw_ops.Assert(condition=False, data=data, summarize=64)
 
     def _read_definitions(self) -> list[Any]:
         """Return the FunctionDefs."""

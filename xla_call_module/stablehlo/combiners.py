@@ -6,7 +6,7 @@ place of an extreme, and for sorting by the order of numbers. A region says none
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -14,11 +14,11 @@ import numpy as np
 
 from xla_call_module.dtypes import Array
 from xla_call_module.stablehlo.attributes import comparison_direction
+from xla_call_module.stablehlo.constant_evaluation import evaluate_block
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import custom_call_target, tensor_type
 
 __all__ = [
-    "Trial",
     "block_dtypes",
     "combiner_of",
     "complex_combiner_of",
@@ -26,9 +26,6 @@ __all__ = [
     "extreme_and_place_of",
     "identity_of",
 ]
-
-# Applies a block to arrays, element by element; None where it cannot say what that makes.
-Trial = Callable[[list[Array]], Sequence[Array] | None]
 
 _COMBINERS = frozenset({"add", "and", "maximum", "minimum", "multiply", "or", "subtract", "xor"})
 # What changes nothing when it is combined with another element.
@@ -147,7 +144,7 @@ def identity_of(combiner: str, dtype: Any) -> Array:
     return np.asarray(floats(dtype).min if kind == "least" else floats(dtype).max, dtype)
 
 
-def extreme_and_place_of(block: Any, trial: Trial) -> str:
+def extreme_and_place_of(block: Any) -> str:
     """Return `max` or `min` if a block keeps that one of two numbers, and its place; else empty.
 
     Of equal numbers it keeps the lower place, and NaN before all others, as `jax.lax.argmax` does.
@@ -163,7 +160,7 @@ def extreme_and_place_of(block: Any, trial: Trial) -> str:
     both_nan = _is_nan(arrays[0]) & _is_nan(arrays[2])
     apart = (arrays[1] != arrays[3]) & (~both_nan | (arrays[1] < arrays[3]))
     arrays = [array[apart] for array in arrays]
-    results = trial(arrays)
+    results = evaluate_block(block, arrays)
     for name in ("max", "min") if results is not None else ():
         first = _comes_first(name, arrays)
         expected = [np.where(first, arrays[i], arrays[i + 2]) for i in (0, 1)]

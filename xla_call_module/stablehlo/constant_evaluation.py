@@ -8,6 +8,7 @@ Python's integers and JAX's dimension expressions (`compute`).
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -27,13 +28,14 @@ __all__ = [
     "ConstantValues",
     "compute",
     "evaluate",
+    "evaluate_block",
     "repeated_element",
     "truncated_quotient",
 ]
 
 # Elements of an operand beyond which an operation is left to the compiler.
 MAX_EVALUATED = 1024
-_MAX_DEPTH = 200
+_MAX_DEPTH = 100  # of operations that follow one another, each of which takes frames of Python
 _BROADCAST, _CONSTANT = "stablehlo.broadcast_in_dim", "stablehlo.constant"
 
 
@@ -154,6 +156,27 @@ class ConstantValues:
         self._depth += 1
         is_known = all(operand is not None for operand in operands)
         return self._evaluate(value, operands) if is_known else None
+
+
+def evaluate_block(block: Any, arrays: Sequence[Array]) -> list[Array] | None:
+    """Return what a block of scalars makes of each element of arrays of one shape.
+
+    Args:
+        block: the block, as MLIR has it.
+        arrays: the elements of each argument.
+
+    Returns:
+        The results; None where one of them is left to the compiler.
+    """
+    values = ConstantValues(
+        dict(zip(block.arguments, arrays, strict=True)),
+        evaluate=lambda value, operands: evaluate(value.owner, operands, most=sys.maxsize),
+    )
+    *_, terminator = block
+    results = [values.of(operand) for operand in terminator.operation.operands]
+    if any(result is None for result in results):
+        return None
+    return [np.broadcast_to(result, arrays[0].shape) for result in results]
 
 
 def _is_exact(name: str, operands: Sequence[Array], dtype: np.dtype[Any]) -> bool:

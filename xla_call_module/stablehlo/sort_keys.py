@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 
 from xla_call_module.dtypes import Array
-from xla_call_module.stablehlo.combiners import Trial, block_dtypes
+from xla_call_module.stablehlo.combiners import block_dtypes
+from xla_call_module.stablehlo.constant_evaluation import evaluate_block
 
 __all__ = ["SortKey", "sort_keys_of"]
 
@@ -45,22 +46,21 @@ class SortKey:
     signed_nans: bool = False
 
 
-def sort_keys_of(block: Any, trial: Trial) -> list[SortKey] | None:
+def sort_keys_of(block: Any) -> list[SortKey] | None:
     """Return the keys of a comparator, the first one first; None if it is no list of them.
 
     Args:
         block: the comparator, of a left and a right element of each operand in turn.
-        trial: applies it to arrays.
     """
     dtypes = block_dtypes(block)[::2]
     names = {view.operation.name for view in block}
     if len(dtypes) > _MAX_OPERANDS or not names <= _PLAIN:
         return None
     arrays = _trials(dtypes)
-    results = trial(arrays)
+    results = evaluate_block(block, arrays)
     if results is None:
         return None
-    outcome = np.broadcast_to(results[0], arrays[0].shape)
+    (outcome,) = results
     for keys in _candidates(dtypes):
         if np.array_equal(outcome, _expected(keys, arrays)):
             return keys

@@ -175,7 +175,7 @@ def _reduce(op: _PairedOperation) -> Any:
 def _sort(op: _PairedOperation) -> Any:
     values, axis = op.arrays, op.integer("dimension", -1) % max(1, len(op.types[0].shape))
     (region,) = op.regions
-    keys = sort_keys_of(region.block, region.trial)
+    keys = sort_keys_of(region.block)
     if keys is None:
         _refuse(op)
     ranks = [

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from bridge.core_ops.decompositions import control_flow, one_device
 from bridge.core_ops.decompositions.retracing import Boundary, Locations, retrace
+from bridge.core_ops.module_contents import ModuleContents
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from xla_call_module.call import CallModule, TensorSpec, read_artifact_version
 from xla_call_module.dtypes import Array, dtype_from_name
 from xla_call_module.exported import from_exported
 from xla_call_module.stablehlo.modules import (
-    custom_call_target,
     open_module,
     serialize_module,
-    tensor_type,
-    walk,
 )
 
 __all__ = [
@@ -31,7 +28,6 @@ __all__ = [
     "table_with",
 ]
 
-_CUSTOM_CALL = "stablehlo.custom_call"
 # The boundary of a decomposition that leaves arguments and results as they are.
 SAME_ARRAYS = Boundary(
     dtype=lambda dtype: dtype,
@@ -92,43 +88,13 @@ class Decomposition:
     boundary: Boundary = SAME_ARRAYS
     is_wide: bool = False
 
-    def replaces(self, contents: _Contents) -> bool:
+    def replaces(self, contents: ModuleContents) -> bool:
         """Return whether a module of some contents has what is replaced."""
         return not (
             self.operations.isdisjoint(contents.operations)
             and self.custom_calls.isdisjoint(contents.custom_calls)
             and self.elements.isdisjoint(contents.elements)
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Contents:
-    """The operations of a module, the targets of its custom calls, and its element types."""
-
-    operations: frozenset[str]
-    custom_calls: frozenset[str]
-    elements: frozenset[str]
-
-    @classmethod
-    def of(cls, call: CallModule) -> _Contents:
-        """Return those of a call."""
-        with open_module(call.module) as module:
-            operations = list(walk(module))
-            types = {str(value.type) for operation in operations for value in _values(operation)}
-            names = frozenset(operation.name for operation in operations)
-            called = frozenset(
-                custom_call_target(one) for one in operations if one.name == _CUSTOM_CALL
-            )
-        tensors = (text for text in types if text.startswith("tensor<"))
-        return cls(names, called, frozenset(tensor_type(text).element for text in tensors))
-
-
-def _values(operation: Any) -> Iterator[Any]:
-    """Yield the results of an operation and the arguments of its blocks."""
-    yield from operation.results
-    for region in operation.regions:
-        for block in region.blocks:
-            yield from block.arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +128,13 @@ def decompose(
         UnsupportedError: an operation that one of them cannot replace; the message has its place.
     """
     arrays = dict(parameters or {})
-    applied, contents = [], _Contents.of(call)
+    applied, contents = [], ModuleContents.of(call)
     for decomposition in decompositions:
         if decomposition.replaces(contents):
             call = _apply(call, decomposition, arrays)
             arrays = {n: decomposition.boundary.store(array) for n, array in arrays.items()}
             applied.append(decomposition)
-            contents = _Contents.of(call)
+            contents = ModuleContents.of(call)
     return Decomposed(call, arrays, tuple(applied))
 
 

@@ -1,8 +1,9 @@
 """Fourier transforms, as products with the matrices of small ones.
 
 A transform of n = a b elements is one of a elements, a product with roots of unity, and one of b
-elements (Cooley and Tukey), so that its cost grows with n times the sum of its factors. Each is
-wrapped in a composite, of which a target with such an operation makes that.
+elements (Cooley and Tukey), so that its cost grows with n times the sum of its factors. One of a
+large prime number of elements is a convolution with a chirp (Bluestein), by transforms whose length
+is a power of 2. Each is wrapped in a composite, for targets that have such an operation.
 """
 
 from __future__ import annotations
@@ -17,29 +18,20 @@ import numpy as np
 from jax import lax
 
 from bridge.core._jax import has_symbolic_composites
-from bridge.core_ops.decompositions.complex_functions import ComplexParts
+from bridge.core_ops.decompositions.complex_functions import ComplexParts, multiply
 from bridge.core_ops.decompositions.decomposition import Decomposition, table_with
+from bridge.core_ops.transform_composite import TRANSFORM, sign_of
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
-from xla_call_module.stablehlo.attributes import Attributes, dictionary
 
-__all__ = ["COMPOSITES", "FOURIER_AS_PRODUCTS", "TRANSFORM", "sign_of"]
-
-# The composite of a transform along the dimension before the last, which has the two parts.
-TRANSFORM = "jax_tf_bridge.dft"
+__all__ = ["COMPOSITES", "FOURIER_AS_PRODUCTS"]
 
 _MAX_DIRECT = 64  # elements that are transformed by one product
-_MAX_FACTOR = 2048  # the largest prime factor of a length
+_MAX_PRIME = 128  # from there on a prime number of elements is transformed by a convolution
 
 
 def _fft(op: LiftedOperation) -> Any:
     kind = re.findall(r"I?R?FFT", op.text("fft_type"))[-1]
     lengths = op.integers("fft_length")
-    for length in lengths:
-        if _largest_prime(length) > _MAX_FACTOR:
-            op.refuse(
-                f"it transforms {length} elements, which has a prime factor above {_MAX_FACTOR}",
-                "transform a length with small factors, such as a power of 2",
-            )
     if 0 in lengths:
         op.refuse("it transforms no elements")
     value = op.array(0)
@@ -68,15 +60,6 @@ def _from_real(value: Any, axes: range) -> ComplexParts:
 
 def _as_array(value: ComplexParts) -> Any:
     return lax.complex(*map(jnp.asarray, (value.real, value.imag)))
-
-
-def _largest_prime(number: int) -> int:
-    largest, factor = 1, 2
-    while factor * factor <= number:
-        while number % factor == 0:
-            largest, number = factor, number // factor
-        factor += 1
-    return max(largest, number)
 
 
 def _each(value: ComplexParts, axes: Any, sign: int) -> ComplexParts:
@@ -146,21 +129,39 @@ def _sums(value: ComplexParts, sign: int) -> ComplexParts:
     length = int(np.shape(value)[-1])
     outer = _factor(length)
     if outer == 1:
-        return _direct(value, sign)
+        return _direct(value, sign) if length <= _MAX_PRIME else _by_convolution(value, sign)
     inner = length // outer
     shape = np.shape(value)[:-1]
     columns = _mapped(
         lambda part: jnp.swapaxes(jnp.reshape(part, (*shape, outer, inner)), -1, -2), value
     )
     columns = _sums(columns, sign)
-    roots = _roots(np.arange(inner)[:, None] * np.arange(outer), length, sign)
-    cosines, sines = (_like(columns.real, part) for part in roots)
-    turned = ComplexParts(
-        columns.real * cosines - columns.imag * sines,
-        columns.real * sines + columns.imag * cosines,
-    )
+    cosines, sines = _roots(np.arange(inner)[:, None] * np.arange(outer), length, sign)
+    turned = _times(columns, cosines + 1j * sines)
     rows = _sums(_mapped(lambda part: jnp.swapaxes(part, -1, -2), turned), sign)
     return _mapped(lambda part: jnp.reshape(jnp.swapaxes(part, -1, -2), (*shape, length)), rows)
+
+
+def _by_convolution(value: ComplexParts, sign: int) -> ComplexParts:
+    """Return the sums along the last axis, since 2 j k = j j + k k - (j - k) (j - k)."""
+    length = int(np.shape(value)[-1])
+    size = 1 << (2 * length - 2).bit_length()
+    squares = np.arange(length) ** 2 % (2 * length)
+    chirp = np.exp(sign * 1j * np.pi * squares / length)
+    kernel = np.zeros(size, complex)
+    kernel[:length] = chirp.conj()
+    kernel[size - length + 1 :] = chirp.conj()[:0:-1]
+    turned = _times(value, chirp)
+    wide = [(0, 0)] * (turned.real.ndim - 1) + [(0, size - length)]
+    spectrum = _transformed(_mapped(lambda part: jnp.pad(part, wide), turned), -1)
+    made = _transformed(_times(spectrum, np.fft.fft(kernel)), 1)
+    return _times(_mapped(lambda part: part[..., :length], made), chirp)
+
+
+def _times(value: ComplexParts, factors: Any) -> ComplexParts:
+    """Return products with complex constants."""
+    parts = (_like(value.real, part) for part in (factors.real, factors.imag))
+    return multiply(value, ComplexParts(*parts))
 
 
 def _factor(length: int) -> int:
@@ -181,16 +182,8 @@ def _direct(value: ComplexParts, sign: int) -> ComplexParts:
 
 
 def _again(op: LiftedOperation) -> Any:
-    """Return the composite, for decompositions that come later.
-
-    JAX passes it the constants of its decomposition before the array.
-    """
+    """Return the composite, for decompositions that come later."""
     return _composite(op.arrays[-1], sign_of(op))
-
-
-def sign_of(op: Attributes) -> int:
-    """Return the sign of the exponents of a composite `TRANSFORM`."""
-    return int(dictionary(op.raw.attributes["composite_attributes"])["sign"].value)
 
 
 COMPOSITES = {TRANSFORM: LiftingRule(_again)}

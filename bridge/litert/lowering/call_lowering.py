@@ -12,6 +12,7 @@ import numpy as np
 from jax import export, lax
 
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
+from bridge.core_ops.decompositions.composed_operations import COMPOSED_OPERATIONS
 from bridge.core_ops.decompositions.decomposition import decompose
 from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS
 from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
@@ -26,7 +27,9 @@ from xla_call_module.stablehlo.operation_locations import describe_location
 __all__ = ["DECOMPOSITIONS", "Places", "lower_call"]
 
 # For operations and elements that LiteRT lacks.
-DECOMPOSITIONS = (RANDOM_BITS_AS_INTEGERS, FOURIER_AS_PRODUCTS, COMPLEX_AS_PAIRS)
+DECOMPOSITIONS = (
+    COMPOSED_OPERATIONS, RANDOM_BITS_AS_INTEGERS, FOURIER_AS_PRODUCTS, COMPLEX_AS_PAIRS,
+)  # fmt: skip
 
 
 class Places:

@@ -51,7 +51,7 @@ def _reduce(op: LoweredOperation) -> Any:
     if name in _KERNELS and logical.kind != "b":
         return _by_kernel(op, name, values[0], starts[0], tuple(axes))
     if count == 2 and len(axes) == 1 and counts_along(op, axes[0]):
-        order = extreme_and_place_of(region.block, region.trial)
+        order = extreme_and_place_of(region.block)
         if order and np.shape(values[0])[axes[0]] != 0:
             return _extreme_and_place(order, values, axes[0], logical)
     return fold_pairwise(op, values, starts, axes)

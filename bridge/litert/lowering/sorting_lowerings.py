@@ -31,7 +31,7 @@ def _sort(op: LoweredOperation) -> Any:
     values = op.arrays
     axis = op.integer("dimension", -1) % max(1, len(op.types[0].shape))
     (region,) = op.regions
-    keys = sort_keys_of(region.block, region.trial)
+    keys = sort_keys_of(region.block)
     if keys is None:
         op.refuse("its comparator is not the order of one operand after another")
     ranks = [_rank(key, values[key.operand], op.operand_dtype(key.operand)) for key in keys]

@@ -27,12 +27,8 @@ from xla_call_module.size_polynomials import numbers_of, product
 __all__ = [
     "NOT_READ",
     "RULES",
-    "count_up_to",
     "in_total_order",
     "is_negative",
-    "join_integers",
-    "shift",
-    "split_integers",
 ]
 
 
@@ -125,13 +121,13 @@ def _unpack_bits(graph: Graph, value: Value) -> Value:
     return nodes.cast(graph, nodes.elementwise(graph, "BitwiseAnd", moved, 1), bool)
 
 
-def split_integers(graph: Graph, bits: Value, width: int, count: int) -> list[Value]:
+def _split_integers(graph: Graph, bits: Value, width: int, count: int) -> list[Value]:
     """Return unsigned integers shifted so that each of several parts is lowest, as columns."""
     parts = [bits, *(shift(graph, bits, width * number, "RIGHT") for number in range(1, count))]
     return [nodes.expand_dims(graph, part, [-1]) for part in parts]
 
 
-def join_integers(graph: Graph, parts: Value, width: int, count: int) -> Value:
+def _join_integers(graph: Graph, parts: Value, width: int, count: int) -> Value:
     """Return unsigned integers whose parts are in the last dimension, the lowest bits first."""
     axis, joined = parts.rank - 1, []
     for number in range(count):
@@ -238,14 +234,14 @@ def _check(op: Operation, dtype: np.dtype[Any]) -> None:
 def _split(graph: Graph, bits: Value, dtype: np.dtype[Any]) -> Value:
     """Return each integer as several, the lowest bits first, in a new last dimension."""
     count = bits.dtype.itemsize // dtype.itemsize
-    columns = split_integers(graph, bits, 8 * dtype.itemsize, count)
+    columns = _split_integers(graph, bits, 8 * dtype.itemsize, count)
     return nodes.concat(graph, [nodes.cast(graph, part, dtype) for part in columns], bits.rank)
 
 
 def _join(graph: Graph, bits: Value, dtype: np.dtype[Any]) -> Value:
     """Return the integers of the last dimension, the lowest bits first, as one."""
     count = dtype.itemsize // bits.dtype.itemsize
-    return join_integers(graph, nodes.cast(graph, bits, dtype), 8 * bits.dtype.itemsize, count)
+    return _join_integers(graph, nodes.cast(graph, bits, dtype), 8 * bits.dtype.itemsize, count)
 
 
 def _floats_of_bits(graph: Graph, bits: Value, dtype: np.dtype[Any]) -> Value:
@@ -307,7 +303,7 @@ def _bits_of_floats(graph: Graph, value: Value) -> Value:
     finite = nodes.where(graph, do("Or", is_inf, is_nan), 1, size)
     # The exponent as it is stored: how many of the powers of two are no larger than the size.
     powers = np.ldexp(1.0, format_.fraction_units[1:-1] + format_.fraction_bits)
-    index = count_up_to(graph, powers, finite)
+    index = _count_up_to(graph, powers, finite)
     count = _scaled(graph, format_, finite, index)
     wide = np.dtype(np.uint64 if format_.bits == 64 else np.uint32)
     fraction = nodes.cast(graph, nodes.cast(graph, count, np.int64), wide)
@@ -352,7 +348,7 @@ def is_negative(graph: Graph, value: Value) -> Value:
     return nodes.elementwise(graph, "Less", told, 0)
 
 
-def count_up_to(graph: Graph, ascending: Array, value: Value) -> Value:
+def _count_up_to(graph: Graph, ascending: Array, value: Value) -> Value:
     """Return the number of ascending numbers that are no larger than a value, in int64."""
     do = partial(nodes.elementwise, graph)
     count = nodes.constant(0, np.int64)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bridge.core_ops.decompositions.fourier_products import TRANSFORM, sign_of
 from bridge.core_ops.stablehlo_operation import Operation, Rule
+from bridge.core_ops.transform_composite import TRANSFORM, sign_of
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.onnx.graph.graph_builder import Graph

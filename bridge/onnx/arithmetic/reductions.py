@@ -14,7 +14,6 @@ from bridge.core_ops.regions import (
     reduce_by_region,
     reducer_of,
     shape_without,
-    trial_of,
 )
 from bridge.core_ops.softmaxes import Reduction
 from bridge.core_ops.stablehlo_operation import Operation, Rule
@@ -60,7 +59,7 @@ def _reduce(graph: Graph, op: Operation) -> Sequence[Value]:
     orderly = count == 2 and len(axes) == 1 and values[0].dtype != np.uint64
     orderly = orderly and not may_be_empty(values[0], axes)
     if orderly and is_counting(graph, values[1], axes[0]):
-        order = extreme_and_place_of(region.block, trial_of(region, graph))
+        order = extreme_and_place_of(region.block)
         least = "maximum" if order == "max" else "minimum"
         if order and is_identity(least, starts[0]) and starts[1].scalar == 0:
             return _extreme_and_index(graph, order, values, axes[0])

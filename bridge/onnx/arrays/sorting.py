@@ -11,7 +11,6 @@ from functools import partial
 
 import numpy as np
 
-from bridge.core_ops.regions import trial_of
 from bridge.core_ops.sort_comparators import (
     comparison_of,
     pairwise_places,
@@ -31,7 +30,7 @@ __all__ = ["RULES", "approx_top_k", "dynamic_top_k", "top_k"]
 
 def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
     values, axis = op.operands, op.integer("dimension", -1) % op.operands[0].rank
-    keys = sort_keys_of(op.regions[0].block, trial_of(op.regions[0], graph))
+    keys = sort_keys_of(op.regions[0].block)
     compared = {key.operand for key in keys or ()}
     shows = len(values) > 1 or values[0].is_float  # integers that are equal are the same
     if shows and len(compared) < len(values) and not op.flag("is_stable"):

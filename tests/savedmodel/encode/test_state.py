@@ -25,14 +25,22 @@ def look(state):
     return state
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("state") / "model"
+def write(folder, operations):
     params = {"a": jnp.zeros(50_000), "b": jnp.zeros(50_000)}
     args = {"step": "f32[b]", "look": ()}
-    model = {"step": step, "look": look}
-    bridge.save(model, folder, params=params, args=args, updates={"step": 0})
+    model, updates = {"step": step, "look": look}, {"step": 0}
+    bridge.save(model, folder, params=params, args=args, updates=updates, operations=operations)
     return folder
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("state") / "model", "xla")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("plain") / "model", "tensorflow")
 
 
 def _eager(loaded):
@@ -55,9 +63,16 @@ def _taped(loaded):
     return taped, loaded.look
 
 
-@pytest.mark.parametrize("way", [_eager, _signatures, _compiled, _taped])
-def test_threads_lose_no_step_and_see_no_half_of_one(written, way):
-    run, read = way(tf.saved_model.load(written))
+WAYS = [
+    *(("written", way) for way in (_eager, _signatures, _compiled, _taped)),
+    # XLA has no mutexes.
+    *(("plain", way) for way in (_eager, _signatures, _taped)),
+]
+
+
+@pytest.mark.parametrize(("file", "way"), WAYS)
+def test_threads_lose_no_step_and_see_no_half_of_one(request, file, way):
+    run, read = way(tf.saved_model.load(request.getfixturevalue(file)))
     run(), read()
     torn: list[object] = []
 
@@ -77,9 +92,11 @@ def test_threads_lose_no_step_and_see_no_half_of_one(written, way):
     assert read()["a"].numpy()[0] == 1 + THREADS * STEPS
 
 
-def test_a_session_runs_the_steps_one_after_another(written):
+@pytest.mark.parametrize("file", ["written", "plain"])
+def test_a_session_runs_the_steps_one_after_another(request, file):
+    path = str(request.getfixturevalue(file))
     with tf.compat.v1.Session(graph=tf.Graph()) as session:
-        definitions = tf.compat.v1.saved_model.load(session, ["serve"], str(written)).signature_def
+        definitions = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def
         placeholder = definitions["step"].inputs["x"].name
         total = definitions["step"].outputs["output_0"].name
         outputs = {key: info.name for key, info in definitions["look"].outputs.items()}

@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 from jax import export, lax
 
-from xla_call_module.stablehlo.constant_evaluation import ConstantValues, evaluate, repeated_element
-from xla_call_module.stablehlo.modules import find_main, open_module
+from xla_call_module.stablehlo.constant_evaluation import (
+    ConstantValues,
+    evaluate,
+    evaluate_block,
+    repeated_element,
+)
+from xla_call_module.stablehlo.modules import find_main, open_module, walk
 
 N = np.array([-7, 7, -8, 8, 0, -(2**31)], np.int32)
 D = np.array([2, -2, 3, -3, 5, -1], np.int32)
@@ -85,3 +90,19 @@ def test_what_repeats_an_element_takes_no_memory():
     (found,) = _evaluated(lambda: [lax.broadcast(jnp.int32(3), (1 << 20,)) + 4])
     assert repeated_element(found) == 7
     assert repeated_element(np.arange(3)) is None
+
+
+@pytest.mark.parametrize(
+    ("combine", "expected"),
+    [(lambda a, b: a | b, [3, 3]), (lambda a, b: jnp.where(a < b, 7, b) * 1.5, None)],
+)
+def test_a_region_is_evaluated_for_each_element(combine, expected):
+    def reduced(x):
+        return lax.reduce(x, x.dtype.type(0), lambda a, b: combine(a, b).astype(x.dtype), [0])
+
+    exported = export.export(jax.jit(reduced))(jax.ShapeDtypeStruct((4,), np.int32))
+    with open_module(exported.mlir_module_serialized) as module:
+        (reduce,) = (op for op in walk(module) if op.name == "stablehlo.reduce")
+        arrays = [np.array([1, 2], np.int32), np.array([2, 1], np.int32)]
+        found = evaluate_block(reduce.regions[0].blocks[0], arrays)
+    assert (found if found is None else found[0].tolist()) == expected

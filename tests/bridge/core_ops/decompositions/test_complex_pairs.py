@@ -109,10 +109,14 @@ def test_what_stays_is_as_it_was():
     assert b"chlo.top_k" in made.call.module
 
 
-def test_what_is_no_operation_on_parts_is_refused():
-    with pytest.raises(UnsupportedError, match=r"reduce at .*test_complex_pairs.py:\d+.*imaginary"):
-        decomposed(
-            lambda z: lax.reduce(z, np.complex64(0), lambda a, b: a * b + 1, [0]),
-            [Z],
-            COMPLEX_AS_PAIRS,
-        )
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("reduce", lambda z: lax.reduce(z, np.complex64(0), lambda a, b: a * b + 1, [0])),
+        ("scatter", lambda z: z.at[jnp.array([0, 0])].multiply(2j)),
+    ],
+)
+def test_what_is_no_operation_on_parts_is_refused(name, function):
+    place = rf"{name} at .*test_complex_pairs.py:\d+.*imaginary"
+    with pytest.raises(UnsupportedError, match=place):
+        decomposed(function, [Z], COMPLEX_AS_PAIRS)

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-import bridge
 from tests.bridge.litert.checking import LiteRTCheck
-from xla_call_module.errors import UnsupportedError
 
 _ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
 _INDICES = np.array([1, 0, -1, 2, 5, -9], np.int32)
@@ -54,14 +52,6 @@ def test_complex_numbers_are_combined(check: LiteRTCheck, name: str) -> None:
         return getattr((value * (1 + 2j)).at[indices], name)(updates * 1j)
 
     check(scattered, _ROWS, _INDICES, _UPDATES)
-
-
-def test_complex_numbers_are_not_multiplied_in_an_array(tmp_path: Any) -> None:
-    def scattered(value: Any) -> Any:
-        return value.at[np.array([0, 0])].multiply(2j)
-
-    with pytest.raises(UnsupportedError, match="of the parts of complex numbers"):
-        bridge.save_litert(scattered, tmp_path / "m.tflite", args="c64[3]")
 
 
 @pytest.mark.parametrize("dtype", _DTYPES)

@@ -1,11 +1,11 @@
-"""Batch normalizations as sums: of training, of inference, and their gradients."""
+"""Operations that lifting composes: batch normalizations, and their gradients."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from bridge.core_ops.decompositions.batch_norms import BATCH_NORMS_AS_SUMS
+from bridge.core_ops.decompositions.composed_operations import COMPOSED_OPERATIONS
 from bridge.core_ops.decompositions.decomposition import decompose
 from bridge.loading.exported_from_call import exported_from_call
 from tests.bridge.core_ops.decompositions.decomposing import contents
@@ -48,8 +48,8 @@ def test_normalizations(name, dtype):
     passed = ", ".join("%" + "abcde"[n] for n in range(len(operands)))
     body = f'{names} = "stablehlo.batch_norm_{name}"({passed}) {OPTIONS} : ({types}) -> ({made})'
     call = from_exported(exported(body, operands, results), carried=False)
-    call = decompose(call, [BATCH_NORMS_AS_SUMS]).call
-    assert not contents(call)[0] & BATCH_NORMS_AS_SUMS.operations
+    call = decompose(call, [COMPOSED_OPERATIONS]).call
+    assert not contents(call)[0] & COMPOSED_OPERATIONS.operations
     with enable_x64(True):
         found = exported_from_call(call).call(*operands)
     for one, other in zip(found, results, strict=True):
