@@ -89,6 +89,8 @@ def write_call(
         for index, spec in enumerate(call.results)
     ]
     results, residuals = returned[: len(call.own_results)], returned[len(call.own_results) :]
+    if len(chain) == 1 and is_plain:
+        return body.refuse_gradient(results, call.own_results, no_gradient)
     if len(chain) == 1:
         return [
             body.prevent_gradient(result, spec, no_gradient)
