@@ -311,21 +311,6 @@ class Body:
         node.attr["message"].s = message.encode()
         return Tensor(node.name, "output")
 
-    def refuse_gradient(
-        self, tensors: Sequence[Tensor], specs: Sequence[TensorSpec], message: str
-    ) -> list[Tensor]:
-        """Return tensors, whose gradient TensorFlow refuses with a LookupError that says why.
-
-        It looks for a gradient of that name. Converters know this node, and no PreventGradient.
-        """
-        if not message or not any(spec.dtype.differentiable for spec in specs):
-            return list(tensors)
-        node = self.add_node("IdentityN", "IdentityN")
-        node.input.extend(tensor.in_function for tensor in tensors)
-        node.attr["T"].list.type.extend(spec.dtype.enum for spec in specs)
-        node.attr["_gradient_op_type"].s = message.encode()
-        return [Tensor(node.name, "output", index) for index in range(len(specs))]
-
     def add_output(self, name: str, spec: TensorSpec, tensor: Tensor) -> None:
         """Add a result, after those that are there."""
         node = self._of_one("Identity", "Identity", tensor, spec)

@@ -57,7 +57,6 @@ def write_call(
     no_gradient: str,
     *,
     before: str = "",
-    is_gradient: bool = False,
 ) -> list[Tensor]:
     """Write the call with its gradients; return the tensors of its own results.
 
@@ -68,7 +67,6 @@ def write_call(
         sources: where the call gets what it takes.
         no_gradient: what TensorFlow says when a gradient beyond the chain is asked for.
         before: the name of a node that has to run before the call; empty for none.
-        is_gradient: whether the call is that of a gradient, which converters do not see.
     """
     call = chain[0]
     is_plain = call in body.library.operations
@@ -91,8 +89,6 @@ def write_call(
         for index, spec in enumerate(call.results)
     ]
     results, residuals = returned[: len(call.own_results)], returned[len(call.own_results) :]
-    if len(chain) == 1 and is_plain and not is_gradient:
-        return body.refuse_gradient(results, call.own_results, no_gradient)
     if len(chain) == 1:
         return [
             body.prevent_gradient(result, spec, no_gradient)
@@ -192,7 +188,7 @@ def _write_order(
     tensorflow/python/saved_model/save.py).
     """
     if len(chain) == 1:
-        return write_call(body, chain, sources, no_gradient, is_gradient=True)
+        return write_call(body, chain, sources, no_gradient)
     call, needed = chain[0], needed_arguments(chain)
     inner = Body(body.library, f"order_{body.base}")
     inputs = {index: inner.add_input(f"arg_{index}", call.args[index]) for index in needed}
@@ -200,7 +196,7 @@ def _write_order(
         key: inner.add_input("constant", spec) for key, spec in _constant_specs(chain).items()
     }
     taken = Sources(inputs.__getitem__, constants.__getitem__)
-    results = write_call(inner, chain, taken, no_gradient, is_gradient=True)
+    results = write_call(inner, chain, taken, no_gradient)
     for index, (result, spec) in enumerate(zip(results, call.results, strict=True)):
         inner.add_output(f"output_{index}", spec, result)
     inner.finish_shapes()
