@@ -24,6 +24,7 @@ from bridge.tf_operations import (
     fourier,
     linear_algebra,
     loops,
+    pooling,
     reductions,
     sorting,
 )
@@ -37,7 +38,7 @@ __all__ = ["ASSERTIONS", "DECOMPOSITIONS", "TARGET"]
 
 _FAMILIES = (
     bits, branches, convolutions, dots, elementwise, fourier, gathers, linear_algebra, loops,
-    reductions, scatters, shapes, slicing, sorting, windows,
+    reductions, scatters, shapes, slicing, sorting, windows, pooling,
 )  # fmt: skip
 
 
