@@ -37,7 +37,7 @@ from bridge.serving.configuration import (
     pinned_versions,
 )
 from bridge.serving.first_requests import FirstRequests, find_first_requests
-from bridge.serving.server_commands import ServerCommand, server_commands
+from bridge.serving.server_commands import ServerCommand, compiles, server_commands
 from bridge.serving.signatures import ServedSignature, read_signatures
 from bridge.serving.warmup import write_warmup
 from bridge.update import changes_text, write_updated
@@ -79,6 +79,9 @@ _UNCHANGED = (
 _OF_A_VERSION = frozenset({FIRST_REQUESTS_FILE, MANIFEST_FILE, PUBLICATION_FILE})
 # Each means that another publisher has finished.
 _ATTEMPTS = 20
+_WITHOUT_FLAGS = (
+    'for servers whose flags are not yours to set, publish it with operations="tensorflow"'
+)
 _Made: TypeAlias = "tuple[dict[str, Any], Batching | None, tuple[str, ...]]"
 
 
@@ -127,6 +130,7 @@ class Published(WrittenFile):
             changes_text(self.updated, self.kept) if self.updated else "",
             f"removed: {', '.join(map(str, self.removed))}" if self.removed else "",
             *(printable(text) for each in self.servers for text in (str(each), each.container)),
+            _WITHOUT_FLAGS if any(map(compiles, self.servers)) else "",
             *map(printable, self.first_requests.lines()),
             ", ".join(self._facts()),
             *self._signature_lines(),

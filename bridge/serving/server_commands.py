@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from savedmodel.files.remote import is_remote
 from xla_call_module.versions import OLDEST, parse_release
 
-__all__ = ["ServerCommand", "compilation_flags", "server_commands", "servers_comment"]
+__all__ = [
+    "ServerCommand",
+    "compilation_flags",
+    "compiles",
+    "server_commands",
+    "servers_comment",
+]
 
 # tensorflow_serving/model_servers/main.cc calls DisableXlaCompilation() unless one of them is
 # there, and every XlaCallModule then fails with "XLA compilation disabled".
@@ -49,6 +55,11 @@ class ServerCommand:
 def compilation_flags(platforms: Collection[str]) -> tuple[str, ...]:
     """Return the options without which a server compiles no StableHLO module."""
     return tuple(flag for platform, flag in _FLAGS.items() if platform in platforms)
+
+
+def compiles(command: ServerCommand) -> bool:
+    """Return whether a command starts a server that compiles StableHLO modules."""
+    return not {*_FLAGS.values()}.isdisjoint(command.options)
 
 
 def servers_comment(platforms: Collection[str]) -> str:

@@ -478,8 +478,11 @@ def _cast(writer: _NodeWriter, node: Node) -> None:
 
 
 def _reduction(writer: _NodeWriter, node: Node) -> None:
-    rest = {"keep_dims": bool(node.attributes.get("keepdims", 0))}
-    writer.plain(node, list(map(writer.tensor, node.inputs)), rest)
+    data, axes = node.inputs
+    rest = {"keep_dims": bool(node.attributes.get("keepdims", 0)), "Tidx": _INT32}
+    # TensorFlow's converter to TFLite knows no other axes.
+    positions = writer.constant(writer.graph.initializers[axes].astype(np.int32))
+    writer.plain(node, [writer.tensor(data), positions], rest)
 
 
 def _reshape(writer: _NodeWriter, node: Node) -> None:

@@ -121,7 +121,7 @@ TESTED = {
     },
     "serving.publish": {
         "tests/bridge/serving/test_publishing.py": "model base_path version warmup batching keep "
-        "name options weights",
+        "name options weights force",
         "tests/bridge/serving/test_warmup.py": "seed",
         "tests/bridge/serving/test_first_requests.py": "measure",
     },
