@@ -30,7 +30,7 @@ from xla_call_module.size_polynomials import Dim, floordiv, is_static, numbers_o
 from xla_call_module.stablehlo.combiners import identity_of
 from xla_call_module.stablehlo.walking import WINDOW_ATTRIBUTES
 
-__all__ = ["RULES", "count_windows", "dynamic_reduce_window"]
+__all__ = ["RULES", "WindowSum", "count_windows", "dynamic_reduce_window"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,19 @@ def count_windows(length: Dim, size: Dim, stride: int, dilation: int = 1) -> Dim
     """Return the number of windows along a dimension of some length, padding included."""
     count = floordiv(length - 1 - (size - 1) * dilation, stride) + 1
     return max(count, 0) if isinstance(count, int) else count
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSum:
+    """The fact that a value has the sums of windows.
+
+    Attributes:
+        value: the value that the windows are of.
+        rows: size, stride and padding along each of its dimensions.
+    """
+
+    value: Value
+    rows: tuple[tuple[int, int, int, int], ...]
 
 
 # Elements of several values, and others that come after them -> what the two make.
@@ -151,8 +164,17 @@ def _reduce(
     reduced = _slide(graph, padded, windows, combine)
     reduced = _slide_by_rounds(graph, region, reduced, windows)
     if changes_nothing:
+        _remember_sum(graph, reducer, values[0], reduced[0], windows)
         return reduced
     return combine([start.broadcast_to(reduced[0].shape) for start in starts], reduced)
+
+
+def _remember_sum(
+    graph: TensorGraph, reducer: str, value: Value, reduced: Value, windows: _Windows
+) -> None:
+    rows = _rows(windows) if reducer == "add" else None
+    if rows is not None:
+        graph.remember(reduced, WindowSum(value, tuple(rows)))
 
 
 def _rows(windows: _Windows) -> list[tuple[int, int, int, int]] | None:

@@ -53,12 +53,12 @@ def lift_call(
     """
 
     def lifted(*operands: Any) -> tuple[Any, ...]:
+        arguments = [*_platform_index(call), *operands]
         _check_shapes(call, operands)
         with open_module(call.module) as module:
             refuse_other_programs(call.name, module)
             check_calls(functions_of(module))
             import_shardings_into(module)
-            arguments = [*_platform_index(call), *operands]
             with dtypes_of(module):
                 main = find_main(module)
                 arguments = constrain_values(main, "arg_attrs", arguments, mesh)

@@ -42,7 +42,7 @@ from savedmodel.model import (
     Value,
     Variable,
 )
-from xla_call_module.analyses.constraints import constraints_in
+from xla_call_module.analyses.constraints import constraint_texts
 from xla_call_module.analyses.custom_calls import classify
 from xla_call_module.analyses.infer_signature import infer_signature
 from xla_call_module.analyses.several_devices import check_one_device
@@ -72,7 +72,7 @@ def exported_from_call(call: CallModule) -> export.Exported:
         refuse_other_programs(call.name, module)
         check_calls(functions_of(module))
     with limited_steps("to read the shapes of a call"):
-        scope = export.SymbolicScope(_constraints_of(call))
+        scope = export.SymbolicScope(constraint_texts(call))
         args = [_to_spec(spec, scope) for spec in call.operands]
         results = [_to_spec(spec, scope) for spec in call.results]
 
@@ -92,13 +92,6 @@ def exported_from_call(call: CallModule) -> export.Exported:
         nr_devices=call.nr_devices,
     )
     return cut_vjp(exported, 0)  # its VJP is that of the zeros
-
-
-def _constraints_of(call: CallModule) -> list[str]:
-    """Return the constraints that a module asserts, and that the sizes of results are sizes."""
-    dims = (dim for spec in call.results for dim in spec.shape or () if "-" in str(dim))
-    asserted = [str(constraint) for constraint in constraints_in(call.module)]
-    return [*asserted, *(f"{dim} >= 0" for dim in dict.fromkeys(dims))]
 
 
 def _to_spec(spec: TensorSpec, scope: export.SymbolicScope) -> jax.ShapeDtypeStruct:

@@ -5,6 +5,9 @@ The way of the data:
     what `bridge.sources` binds: a `BoundCall`, for one platform, with names and parameters
         │
         ▼
+    decomposed_call.py  operations and elements that ONNX lacks become others, where there are some
+        │
+        ▼
     bridge.core_ops   walks the module: each operation by its rule in operation_table.py
         │
         ▼
@@ -23,10 +26,9 @@ broadcasts to its shape (`unbroadcast_shape`). A rule whose operands are expande
 never sees the last kind, and `graph.node` takes all of them: it makes initializers of constants and
 Shape nodes of sizes.
 
-What ONNX lacks altogether is decomposed before (`bridge.core_ops.decompositions`): complex numbers,
-Fourier transforms of most lengths, narrow types (int4, float8_e3m4, …) and random bits. To add an
-operation that it has, four files are opened besides this one, which says all that a rule needs to
-know:
+What ONNX lacks is decomposed before (`bridge.core_ops.decompositions`): complex numbers, Fourier
+transforms of most lengths, narrow types (int4, float8_e3m4, …) and random bits. To add an operation
+that it has, four files are opened besides this one, which says all that a rule needs to know:
 
 1. The file of its family, such as `arithmetic/elementwise.py`: a function
    `_name(graph, op) -> Value` (or a list of them for several results), and its place in `RULES`

@@ -25,9 +25,10 @@ from bridge.tf_operations.complex_arithmetic import (
     size,
     split,
 )
-from bridge.tf_operations.fusions import fuse_mean
+from bridge.tf_operations.fusions import fuse_affine, fuse_mean
 from bridge.tf_operations.linear_algebra import fuse_triangle
 from bridge.tf_operations.operation_graph import Graph
+from bridge.tf_operations.pooling import fuse_mean_of_windows
 from xla_call_module.size_polynomials import broadcast, lower_bound
 from xla_call_module.stablehlo.attributes import comparison_direction
 
@@ -56,6 +57,12 @@ def _compute(graph: Graph, op: Operation, op_type: str, of_bools: str) -> Value:
 
 def _arithmetic(op_type: str, of_bools: str) -> Emit:
     return lambda graph, op: _compute(graph, op, op_type, of_bools)
+
+
+def _add(graph: Graph, op: Operation) -> Value:
+    left, right = op.operands
+    fused = fuse_affine(graph, left, right) if left.is_float else None
+    return fused or _compute(graph, op, "Add", "Or")
 
 
 def _subtract(graph: Graph, op: Operation) -> Value:
@@ -187,8 +194,10 @@ def _divide(graph: Graph, op: Operation) -> Value:
         return divide_integers(graph, op)
     if is_complex(dividend):
         return divide(graph, dividend, divisor)
-    fused = fuse_softmax(graph, dividend, divisor) or fuse_mean(graph, dividend, divisor)
-    return fused or nodes.elementwise(graph, "Div", dividend, divisor)
+    for fuse in (fuse_softmax, fuse_mean, fuse_mean_of_windows):
+        if (fused := fuse(graph, dividend, divisor)) is not None:
+            return fused
+    return nodes.elementwise(graph, "Div", dividend, divisor)
 
 
 def _remainder(graph: Graph, op: Operation) -> Value:
@@ -281,7 +290,7 @@ RULES = {
         for name, op_type in _SAME.items()
     },
     "stablehlo.abs": Rule(_abs, expand=False),
-    "stablehlo.add": Rule(_arithmetic("Add", "Or"), expand=False),
+    "stablehlo.add": Rule(_add, expand=False),
     "stablehlo.and": Rule(_bitwise("And", "And"), expand=False),
     "stablehlo.atan2": Rule(native("Atan2"), _ACCURACY, expand=False),
     "stablehlo.cbrt": Rule(elementary.cbrt, _ACCURACY, expand=False),

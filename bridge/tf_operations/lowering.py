@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from bridge.core_ops.decompositions.decomposition import decompose
 from bridge.core_ops.graph_walk import walk_main
@@ -10,15 +11,16 @@ from bridge.graphs.values import Value
 from bridge.tf_operations.function_writer import FunctionWriter
 from bridge.tf_operations.linear_algebra import QR_CALLS, PackedRead
 from bridge.tf_operations.operation_graph import Graph
-from bridge.tf_operations.operation_table import DECOMPOSITIONS, TARGET
+from bridge.tf_operations.operation_table import ASSERTIONS, DECOMPOSITIONS, TARGET
 from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import linear_form, parse_size
 from xla_call_module.errors import StructureError
+from xla_call_module.passes.asserting import to_shape_check
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.module_pass import open_call, run_on_module, run_passes
 from xla_call_module.passes.platform_selection import select_platforms
-from xla_call_module.size_polynomials import Shape
+from xla_call_module.size_polynomials import Measured, Shape, of_atom
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
 
 __all__ = ["lower_call"]
@@ -68,10 +70,12 @@ def _lower(
         asserts_shapes: whether it asserts what the export asks of sizes.
         prefix: what the names of all functions begin with.
     """
-    outermost = Graph(asserts_shapes=asserts_shapes)
+    outermost = Graph()
     values = {index: _argument(outermost, call.args[index]) for index in call.kept}
     arguments = [values[index] for index in plain.kept]
     graph = Graph(outer=outermost)
+    if asserts_shapes:
+        _assert_shapes(graph, plain, values)
     with open_call(plain) as parsed:
         module = run_on_module(parsed, [lower_linalg(native=native)]).module
         compose_custom_calls(module)
@@ -81,6 +85,20 @@ def _lower(
     writer = FunctionWriter(f"{prefix}{call.name}")
     main = writer.main(graph)
     return TensorFlowGraph(main, tuple(writer.functions))
+
+
+def _assert_shapes(graph: Graph, call: CallModule, arguments: Mapping[int, Value]) -> None:
+    """Add the assertions of a call about the sizes of its arguments, as they are measured."""
+    check = to_shape_check(call)
+    if check is None:
+        return
+    values = []
+    for index in check.kept:
+        value = arguments[index]
+        sizes = tuple(of_atom(Measured(value.name, axis)) for axis in range(value.rank))
+        values.append(Value(value.dtype, sizes, sizes, value.name))
+    with open_call(check.call) as parsed:
+        walk_main(graph, parsed.module, values, ASSERTIONS)
 
 
 def _argument(graph: Graph, spec: TensorSpec) -> Value:

@@ -74,24 +74,15 @@ class Graph(TensorGraph):
 
     Attributes:
         assertions: the names of the nodes that assert something, on which nothing else depends.
-        asserts_shapes: whether it asserts what an export asks of sizes.
     """
 
     format = "TensorFlow"
     zero_copies = False
     assertions: list[str]
 
-    asserts_shapes: bool
-
-    def __init__(self, *, outer: Graph | None = None, asserts_shapes: bool = True) -> None:
-        """Make an empty graph.
-
-        Args:
-            outer: the graph around it.
-            asserts_shapes: whether the outermost graph asserts what an export asks of sizes.
-        """
+    def __init__(self, *, outer: Graph | None = None) -> None:
+        """Make an empty graph, which may be one inside of another."""
         super().__init__(outer=outer)
-        self.asserts_shapes = asserts_shapes if outer is None else outer.asserts_shapes
         self.assertions = [] if outer is None else outer.assertions
         self._dtypes: dict[str, np.dtype[Any]] = {} if outer is None else outer._dtypes
 
@@ -154,8 +145,9 @@ class Graph(TensorGraph):
     def hidden(self, value: Value) -> Value:
         """Return a constant that Grappler takes for none; any other value as it is.
 
-        It computes with a reciprocal in place of a division by a constant, with roots in place of
-        powers, and leaves out sums with 0, which makes other numbers of them.
+        It computes roots in place of powers, zeros in place of products with 0, and a negation in
+        place of a difference from 0, of which there is none for unsigned integers. That it takes a
+        product with the reciprocal in place of a quotient by a constant is what XLA does, too.
         """
         if value.array is None:
             return value
@@ -323,20 +315,6 @@ def _inputs(texts: Sequence[str], inputs: Sequence[object]) -> list[str]:
     return [*expanded, *[""] * (len(inputs) - len(expanded))]
 
 
-def _inexact_divisor(inputs: Sequence[Value]) -> int | None:
-    """Return the place of a constant divisor of which the reciprocal is rounded."""
-    array = inputs[1].array
-    if array is None or inputs[0].array is not None:
-        return None
-    parts = np.stack([array.real, array.imag]) if array.dtype.kind == "c" else array
-    numbers = parts.astype(np.float64)
-    if array.dtype.kind == "c" and numbers[1].any():
-        return 1
-    fractions, exponents = np.frexp(numbers)
-    is_power = (np.abs(fractions) == 0.5) & (np.abs(exponents) < 14)
-    return None if bool(is_power[0].all() if array.dtype.kind == "c" else is_power.all()) else 1
-
-
 def _zero(inputs: Sequence[Value]) -> int | None:
     """Return the place of a constant of floating-point zeros among others."""
     for place, value in enumerate(inputs):
@@ -359,7 +337,6 @@ def _rewritten_exponent(inputs: Sequence[Value]) -> int | None:
 
 # For each operation the place of the constant that Grappler must not see, if there is one.
 _GUARDS: Mapping[str, Callable[[Sequence[Value]], int | None]] = {
-    "Div": _inexact_divisor,
     "Mul": _zero,
     "Pow": _rewritten_exponent,
     "Sub": _zero_of_unsigned,

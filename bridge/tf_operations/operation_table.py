@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -32,7 +33,7 @@ from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = ["DECOMPOSITIONS", "TARGET"]
+__all__ = ["ASSERTIONS", "DECOMPOSITIONS", "TARGET"]
 
 _FAMILIES = (
     bits, branches, convolutions, dots, elementwise, fourier, gathers, linear_algebra, loops,
@@ -55,16 +56,16 @@ def _dtype_of(element: str, *, where: str) -> np.dtype[Any]:
     )
 
 
-def _shape_assertion(graph: Graph, op: Operation) -> Sequence[Value]:
-    """Assert what the export asks of sizes, unless it is known to hold."""
-    condition, *sizes = op.operands
-    if condition.array is not None and condition.array.all():
-        return ()
-    inputs = [graph.expand(value) for value in (condition, *sizes)]
-    message = op.text("error_message")
-    if graph.asserts_shapes:
-        made = graph.node("Assert", inputs, shape=(), message=message)
-        graph.assertions.append(made.name)
+def _assert(graph: Graph, op: Operation) -> Sequence[Value]:
+    """Assert what the export asks of sizes."""
+    inputs = [graph.expand(value) for value in op.operands]
+    made = graph.node("Assert", inputs, shape=(), message=op.text("error_message"))
+    graph.assertions.append(made.name)
+    return ()
+
+
+def _nothing(graph: Graph, op: Operation) -> Sequence[Value]:
+    del graph, op
     return ()
 
 
@@ -126,7 +127,7 @@ _CUSTOM_CALLS: Mapping[str, Rule] = {
     "annotate_device_placement": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "xla.sdy.FuncResultSharding": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "mhlo.tan": Rule(elementwise.native("Tan"), CUSTOM_CALL_ATTRIBUTES, expand=False),
-    "shape_assertion": Rule(_shape_assertion, CUSTOM_CALL_ATTRIBUTES, expand=False),
+    "shape_assertion": Rule(_nothing, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "stablehlo.dynamic_reduce_window": Rule(
         dynamic_reduce_window, CUSTOM_CALL_ATTRIBUTES, expand=False
     ),
@@ -160,4 +161,13 @@ TARGET = GraphTarget(
     custom_calls=_CUSTOM_CALLS,
     composites=_COMPOSITES,
     dtype_of=_dtype_of,
+)
+# The same for a module of assertions alone, which the walk of the whole module leaves out: there
+# the sizes are taken for those that they have to be.
+ASSERTIONS = dataclasses.replace(
+    TARGET,
+    custom_calls={
+        **_CUSTOM_CALLS,
+        "shape_assertion": Rule(_assert, CUSTOM_CALL_ATTRIBUTES, expand=False),
+    },
 )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bridge.core_ops.windows import count_windows
+from bridge.core_ops.windows import WindowSum, count_windows
 from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
 from xla_call_module.size_polynomials import Dim
 
-__all__ = ["pooled"]
+__all__ = ["fuse_mean_of_windows", "pooled"]
 
 _RANK = 4
 Row = tuple[int, int, int, int]
@@ -33,10 +34,29 @@ def pooled(graph: TensorGraph, reducer: str, value: Value, rows: Sequence[Row]) 
         return None
     value = graph.expand(value)
     most = _pool(graph, "MaxPool", value, rows)
-    is_nan = nodes.cast(graph, nodes.elementwise(graph, "IsNaN", value), np.float32)
-    any_nan = _pool(graph, "MaxPool", graph.expand(is_nan), rows)
-    found = nodes.elementwise(graph, "Greater", any_nan, 0)
+    if any(low or high for *_, low, high in rows):  # AvgPool has no such padding
+        is_nan = nodes.cast(graph, nodes.elementwise(graph, "IsNaN", value), np.float32)
+        any_nan = _pool(graph, "MaxPool", graph.expand(is_nan), rows)
+        found = nodes.elementwise(graph, "Greater", any_nan, 0)
+    else:  # of what is not negative a sum is NaN only where an element is
+        mean = _pool(graph, "AvgPool", value, rows)
+        found = nodes.elementwise(graph, "IsNaN", mean)
     return nodes.where(graph, found, np.nan, most)
+
+
+def fuse_mean_of_windows(graph: TensorGraph, dividend: Value, divisor: Value) -> Value | None:
+    """Return AvgPool for sums of windows by how many elements they have; None otherwise."""
+    fact = graph.recall(dividend.name) if dividend.name else None
+    if not isinstance(fact, WindowSum) or divisor.scalar is None or not dividend.is_expanded:
+        return None
+    rows, value = fact.rows, fact.value
+    is_image = value.rank == _RANK and value.dtype.kind != "c"
+    if not is_image or rows[0] != (1, 1, 0, 0) or rows[3] != (1, 1, 0, 0):
+        return None
+    is_padded = any(low or high for *_, low, high in rows)
+    if is_padded or divisor.scalar != math.prod(size for size, *_ in rows):
+        return None
+    return _pool(graph, "AvgPool", graph.expand(value), rows) if _fits(rows, value) else None
 
 
 def _fits(rows: Sequence[Row], value: Value) -> bool:

@@ -97,16 +97,13 @@ Concat ConcatV2 T*,Tidx output:T all
 Conj Conj T output:T fft
 Const Const - output:dtype all
 Conv2D Conv2D T,T output:T images
-Conv2DBackpropInput Conv2DBackpropInput [int32],T,T output:T images
 Conv3D Conv3D T,T output:T floats
 Cos Cos T y:T fields
 Cosh Cosh T y:T fields
 CumProd Cumprod T,Tidx out:T numbers
 CumSum Cumsum T,Tidx out:T numbers
 DepthwiseConv2dNative DepthwiseConv2dNative T,T output:T pooled
-Digamma Digamma T y:T special
 Div RealDiv T,T z:T fields
-Eig Eig T e:Tout,v:Tout wide_fields
 Einsum Einsum T* output:T products
 Equal Equal T,T z:[bool] select
 Erf Erf T y:T floats
@@ -132,13 +129,10 @@ IsNaN IsNan T y:[bool] floats
 LeftShift LeftShift T,T z:T integers
 Less Less T,T z:[bool] real
 LessOrEqual LessEqual T,T z:[bool] real
-Lgamma Lgamma T y:T special
 Log Log T y:T fields
 Log1p Log1p T y:T fields
 LogSoftmax LogSoftmax T logsoftmax:T floats
-Lu Lu T lu:T,p:output_idx_type wide_fields
 MatMul MatMul T,T product:T products
-MatrixBandPart MatrixBandPart T,Tindex,Tindex band:T select
 MatrixTriangularSolve MatrixTriangularSolve T,T output:T wide_fields
 Max Maximum T,T z:T real
 MaxPool MaxPool T output:T pooled
@@ -146,11 +140,9 @@ Min Minimum T,T z:T real
 Mod FloorMod T,T z:T integers
 Mul Mul T,T z:T numbers
 Neg Neg T y:T signed
-NextAfter NextAfter T,T output:T wide
 Not LogicalNot [bool] y:[bool] all
 NotEqual NotEqual T,T z:[bool] select
 Or LogicalOr [bool],[bool] z:[bool] all
-Pack Pack T* output:T all
 Pad PadV2 T,Tpaddings,T output:T select
 PlaceholderWithDefault PlaceholderWithDefault dtype output:dtype all
 PopulationCount PopulationCount T y:[uint8] integers
@@ -167,7 +159,6 @@ ReduceProd Prod T,Tidx output:T numbers
 ReduceSum Sum T,Tidx output:T numbers
 Relu Relu T activations:T floats
 Reshape Reshape T,Tshape output:T all
-Reverse ReverseV2 T,Tidx output:T select
 RightShift RightShift T,T z:T integers
 Round Rint T y:T wide
 Rsqrt Rsqrt T y:T fields
@@ -180,8 +171,6 @@ Sinh Sinh T y:T fields
 Softmax Softmax T softmax:T floats
 Sqrt Sqrt T y:T fields
 Squeeze Squeeze T output:T all
-StatelessRandomUniformFullIntV2 StatelessRandomUniformFullIntV2 Tshape,Tseed,Tseed,[int32] \
-output:dtype all
 StridedSlice StridedSlice T,Index,Index,Index output:T all
 Sub Sub T,T z:T numbers
 Svd Svd T s:T,u:T,v:T wide_fields
@@ -196,16 +185,13 @@ TensorScatterMin TensorScatterMin T,Tindices,T output:T real
 TensorScatterUpdate TensorScatterUpdate T,Tindices,T output:T select
 TopK TopKV2 T,Tk values:T,indices:index_type real
 Transpose Transpose T,Tperm y:T all
-TruncateMod TruncateMod T,T z:T mod
 Unsqueeze ExpandDims T,Tdim output:T all
-UnsortedSegmentMax UnsortedSegmentMax T,Tindices,Tnumsegments output:T real
-UnsortedSegmentMin UnsortedSegmentMin T,Tindices,Tnumsegments output:T real
 UnsortedSegmentProd UnsortedSegmentProd T,Tindices,Tnumsegments output:T numbers
 Where SelectV2 [bool],T,T output:T select
 """
 # In the order in which they are tried, where an operation has no kernel of a dtype.
 _WIDER: Mapping[str, tuple[str, ...]] = {
-    "bool": ("uint8",),
+    "bool": ("uint8", "int32"),
     "int8": ("int32", "int64"),
     "int16": ("int32", "int64"),
     "uint8": ("int32", "int64"),

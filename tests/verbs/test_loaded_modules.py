@@ -19,8 +19,8 @@ def _of(package, names):
 _MODULES = _of(
     "xla_call_module",
     "_autograph _jax allowance analyses call checks descriptions dimensions dtypes errors exported "
-    "exported_fields flags linalg node passes platforms pytrees shape_checks shardings "
-    "size_polynomials stablehlo symbolic_shapes tracebacks versions",
+    "exported_bytes exported_fields flags linalg mlir_files node passes platforms pytrees "
+    "shape_checks shardings size_polynomials stablehlo symbolic_shapes tracebacks versions",
 )
 _VALUES = {"savedmodel"} | _of(
     "savedmodel", "encode files model protos tensorflow_graph variables write"
@@ -49,7 +49,7 @@ LOADED = {
         f"{_PLAIN} onnx typing_extensions",
     ),
     "publish": (
-        f"{_SAVING} serving update",
+        f"{_SAVING} diff serving update",
         {*_BOTH, "savedmodel.gradient_orders", "savedmodel.rewrite"},
         _PLAIN,
     ),

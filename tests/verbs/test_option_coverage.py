@@ -120,7 +120,7 @@ TESTED = {
         "examples method classes defaults signature bare overwrite options"
     },
     "serving.publish": {
-        "tests/bridge/serving/test_publishing.py": "model base_path version warmup batching keep "
+        "tests/bridge/serving/test_publishing.py": "model base_path version warmup batching keep force "
         "name options weights",
         "tests/bridge/serving/test_warmup.py": "seed",
         "tests/bridge/serving/test_first_requests.py": "measure",

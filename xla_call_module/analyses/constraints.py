@@ -17,7 +17,7 @@ from xla_call_module.dimensions import evaluate
 from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import is_shape_assertion, open_module, walk
 
-__all__ = ["SizeConstraint", "constraints_in", "constraints_of"]
+__all__ = ["SizeConstraint", "constraint_texts", "constraints_in", "constraints_of"]
 
 _QUOTED = re.compile(r"symbolic shape constraint (.+?)\. Expected")
 _PARTS = re.compile(r"(.+?)(>=|<=|==)(.+)")
@@ -90,3 +90,10 @@ def constraints_in(serialized: bytes) -> tuple[SizeConstraint, ...]:
             message = ir.StringAttr(operation.attributes["error_message"]).value
             texts |= dict.fromkeys(_QUOTED.findall(message))
     return tuple(map(SizeConstraint, texts))
+
+
+def constraint_texts(call: CallModule) -> list[str]:
+    """Return the constraints that a call asserts, and that the sizes of its results are sizes."""
+    dims = (dim for spec in call.results for dim in spec.shape or () if "-" in str(dim))
+    asserted = [str(constraint) for constraint in constraints_in(call.module)]
+    return [*asserted, *(f"{dim} >= 0" for dim in dict.fromkeys(dims))]

@@ -13,7 +13,6 @@ from collections.abc import Callable, Container, Mapping, MutableMapping, Sequen
 from typing import Any
 
 import numpy as np
-from jax import export
 
 from xla_call_module.dtypes import Array
 from xla_call_module.stablehlo.attributes import Attributes, comparison_direction
@@ -264,6 +263,8 @@ def _extreme(name: str) -> Callable[[Attributes, Array, Array], Array]:
 
 def _symbolic_extreme(name: str, left: Any, right: Any) -> Any:
     """Return the greater or the lesser of two dimensions, one of which is an expression."""
+    from jax import export  # numbers alone are evaluated without JAX
+
     scope = next((dim.scope for dim in (left, right) if export.is_symbolic_dim(dim)), None)
     return export.symbolic_shape(f"{name}({left}, {right})", scope=scope)[0]
 

@@ -1,0 +1,102 @@
+"""Calls as graphs: any size, every order, assertions, platforms."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+from jax import export
+
+from bridge.tf_operations.lowering import lower_call
+from tests.bridge.tf_operations.checking import check_call, lowered, nodes_of, operations
+from tests.bridge.tf_operations.running import function_of
+from xla_call_module.errors import UnsupportedError
+from xla_call_module.exported import from_exported
+
+_NUMBERS = itertools.count()
+_SHAPE = jax.ShapeDtypeStruct(export.symbolic_shape("b, 8"), "float32")
+
+
+def _mlp(params, x):
+    for weights, bias in params[:-1]:
+        x = jax.nn.relu(x @ weights + bias)
+    weights, bias = params[-1]
+    return jax.nn.log_softmax(x @ weights + bias)
+
+
+def _params():
+    random = np.random.default_rng(0)
+    sizes = ((8, 16), (16, 16), (16, 4))
+    return [tuple((random.normal(size=shape) / 3).astype(np.float32) for shape in (size, size[1:]))
+            for size in sizes]  # fmt: skip
+
+
+def test_a_network_is_the_operations_that_one_would_write():
+    assert operations(_mlp, _params(), _SHAPE) == [
+        "MatMul", "AddV2", "Relu", "MatMul", "AddV2", "Relu", "MatMul", "AddV2", "LogSoftmax",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [1, 3, 17])
+def test_a_network_and_its_gradients_at_any_batch_size(batch):
+    exported = export.export(jax.jit(_mlp))(_params(), _SHAPE)
+    random = np.random.default_rng(batch)
+    x = random.normal(size=(batch, 8)).astype(np.float32)
+    arrays = [*jax.tree.leaves(_params()), x]
+    check_call(exported, *arrays)
+    arrays.append(random.normal(size=(batch, 4)).astype(np.float32))
+    check_call(exported.vjp(), *arrays, rtol=1e-5, of_largest=True)
+    arrays += [np.ones_like(array) for array in arrays[:-1]]
+    check_call(exported.vjp().vjp(), *arrays, rtol=1e-4, of_largest=True)
+
+
+def test_cotangents_of_integers():
+    exported = export.export(jax.jit(lambda x, i: (x[i] ** 2, i + 1)))(
+        np.float32([1, 2, 3]), np.int32([2, 0])
+    )
+    nothing = np.zeros(2, jax.dtypes.float0)
+    check_call(exported.vjp(), np.float32([1, 2, 3]), np.int32([2, 0]), np.float32([1, 5]), nothing)
+
+
+def test_what_an_export_asks_of_sizes_is_asserted():
+    scope = export.SymbolicScope(["b >= 2"])
+    spec = jax.ShapeDtypeStruct(export.symbolic_shape("b, 2*b", scope=scope), "float32")
+    call = from_exported(export.export(jax.jit(lambda x: x + 1))(spec))
+    run = function_of(lower_call(call, name_prefix=f"asserted_{next(_NUMBERS)}"))
+    np.testing.assert_array_equal(run(np.zeros((2, 4)))[0], np.ones((2, 4)))
+    for shape in ((1, 2), (2, 5)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="polymorphic shapes"):
+            run(np.zeros(shape))
+    unchecked = lower_call(call, shape_assertions=False)
+    assert "Assert" not in [node.op for node in nodes_of(unchecked)]
+
+
+def test_of_several_platforms_the_branch_of_the_cpu_is_there():
+    def function(x):
+        return jax.lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos)
+
+    exported = export.export(jax.jit(function), platforms=("cuda", "cpu"))(np.float32([1, 2]))
+    graph = lower_call(from_exported(exported))
+    assert [node.op for node in nodes_of(graph)] == ["Sin"]
+
+
+def test_an_unused_argument_is_not_one_of_the_graph():
+    call = from_exported(export.export(jax.jit(lambda x, y: y * 2))(np.zeros(2), np.zeros(3)))
+    assert [argument.shape for argument in lower_call(call).main.arguments] == [(3,)]
+
+
+def test_names_begin_as_they_are_asked_to():
+    call = from_exported(export.export(jax.jit(jnp.sin))(np.zeros(2)))
+    assert lower_call(call, name_prefix="model_").main.name == "model_sin_main"
+
+
+def test_what_has_no_operation_is_refused_by_name_and_place():
+    def function(x):
+        return jax.lax.sort((x, x + 1), num_keys=1, is_stable=False)
+
+    with pytest.raises(UnsupportedError, match=r"stablehlo.sort at .*test_lowering\.py.*To do"):
+        lowered(function, np.zeros(3, np.float32))
