@@ -10,11 +10,8 @@ Linear algebra has been replaced by other operations before
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
-import numpy as np
-
-from bridge.core_ops import branches, dots, gathers, scatters, shapes, slicing, windows
+from bridge.core_ops import branches, collectives, dots, gathers, scatters, shapes, slicing, windows
 from bridge.core_ops.stablehlo_operation import (
     Emit,
     GraphTarget,
@@ -45,7 +42,7 @@ from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 __all__ = ["TARGET"]
 
 _FAMILIES = (
-    bits, branches, casts, control_flow, convolutions, division, dots, elementwise,
+    bits, branches, casts, collectives, control_flow, convolutions, division, dots, elementwise,
     gathers, reductions, scatters, shapes, slicing, sorting, windows,
 )  # fmt: skip
 
@@ -59,25 +56,6 @@ def _assertion(graph: Graph, op: Operation) -> Sequence[Value]:
             "return its first operand instead, and compare that with what is expected",
         )
     return ()
-
-
-def _collective(graph: Graph, op: Operation) -> Sequence[Value]:
-    """Return the operands: on one device there are no others to combine them with."""
-    is_permutation = op.has("source_target_pairs")
-    groups = np.asarray(op.raw.attributes[_DEVICES[is_permutation]])
-    if groups.dtype.kind != "i" or groups.any() or (is_permutation and not groups.size):
-        op.refuse(
-            "it is for several devices, and an ONNX model runs on one",
-            "export the function without a mesh, or with one of a single device",
-        )
-    pairs = zip(op.operands, op.results, strict=True)
-    return [nodes.cast(graph, value, result.dtype) for value, result in pairs]
-
-
-def _device_number(graph: Graph, op: Operation) -> Value:
-    """Return 0, the number of the only device."""
-    del graph
-    return nodes.constant(0, op.result.dtype)
 
 
 def _top_k(graph: Graph, op: Operation) -> Sequence[Value]:
@@ -128,27 +106,8 @@ _COMPOSITES: Mapping[str, Rule] = {
     **fourier.COMPOSITES,
 }
 
-_on_one_device = partial(Rule, expand=False)
-_DEVICES = ("replica_groups", "source_target_pairs")
-# The attributes of each collective besides its groups of devices.
-_COLLECTIVES: Mapping[str, tuple[str, ...]] = {
-    "all_gather": ("all_gather_dim", "use_global_device_ids"),
-    "all_reduce": ("use_global_device_ids",),
-    "all_to_all": ("concat_dimension", "split_count", "split_dimension"),
-    "collective_broadcast": (),
-    "collective_permute": (),
-    "reduce_scatter": ("scatter_dimension", "use_global_device_ids"),
-}
-# The rule of each operation; shardings and collectives do nothing on one device.
 _RULES: Mapping[str, Rule] = {
-    **{name: rule for family in _FAMILIES for name, rule in family.RULES.items()},
-    **{
-        f"stablehlo.{name}": _on_one_device(_collective, (*own, *_DEVICES, "channel_handle"))
-        for name, own in _COLLECTIVES.items()
-    },
-    "sdy.sharding_constraint": _on_one_device(identity, ("sharding",)),
-    "stablehlo.partition_id": Rule(_device_number),
-    "stablehlo.replica_id": Rule(_device_number),
+    name: rule for family in _FAMILIES for name, rule in family.RULES.items()
 }
 
 

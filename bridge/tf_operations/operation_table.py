@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from bridge.core_ops import branches, dots, gathers, scatters, shapes, slicing, windows
+from bridge.core_ops import branches, collectives, dots, gathers, scatters, shapes, slicing, windows
 from bridge.core_ops.decompositions.composed_operations import COMPOSED_OPERATIONS
 from bridge.core_ops.decompositions.narrow_types import NARROW_TYPES_IN_WIDER
 from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
@@ -37,8 +36,8 @@ from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 __all__ = ["ASSERTIONS", "DECOMPOSITIONS", "TARGET"]
 
 _FAMILIES = (
-    bits, branches, convolutions, dots, elementwise, fourier, gathers, linear_algebra, loops,
-    reductions, scatters, shapes, slicing, sorting, windows, pooling,
+    bits, branches, collectives, convolutions, dots, elementwise, fourier, gathers, linear_algebra,
+    loops, reductions, scatters, shapes, slicing, sorting, windows, pooling,
 )  # fmt: skip
 
 
@@ -70,25 +69,6 @@ def _nothing(graph: Graph, op: Operation) -> Sequence[Value]:
     return ()
 
 
-def _collective(graph: Graph, op: Operation) -> Sequence[Value]:
-    """Return the operands: on one device there are no others to combine them with."""
-    is_permutation = op.has("source_target_pairs")
-    groups = np.asarray(op.raw.attributes[_DEVICES[is_permutation]])
-    if groups.dtype.kind != "i" or groups.any() or (is_permutation and not groups.size):
-        op.refuse(
-            "it is for several devices, and a graph of operations runs on one",
-            "export the function without a mesh, or with one of a single device",
-        )
-    pairs = zip(op.operands, op.results, strict=True)
-    return [nodes.cast(graph, value, result.dtype) for value, result in pairs]
-
-
-def _device_number(graph: Graph, op: Operation) -> Value:
-    """Return 0, the number of the only device."""
-    del graph
-    return nodes.constant(0, op.result.dtype)
-
-
 def _native(op_type: str) -> Emit:
     """The composite as one operation, where TensorFlow has a kernel for its dtype."""
 
@@ -100,26 +80,8 @@ def _native(op_type: str) -> Emit:
     return emit
 
 
-_on_one_device = partial(Rule, expand=False)
-_DEVICES = ("replica_groups", "source_target_pairs")
-# The attributes of each collective besides its groups of devices.
-_COLLECTIVES: Mapping[str, tuple[str, ...]] = {
-    "all_gather": ("all_gather_dim", "use_global_device_ids"),
-    "all_reduce": ("use_global_device_ids",),
-    "all_to_all": ("concat_dimension", "split_count", "split_dimension"),
-    "collective_broadcast": (),
-    "collective_permute": (),
-    "reduce_scatter": ("scatter_dimension", "use_global_device_ids"),
-}
 _RULES: Mapping[str, Rule] = {
-    **{name: rule for family in _FAMILIES for name, rule in family.RULES.items()},
-    **{
-        f"stablehlo.{name}": _on_one_device(_collective, (*own, *_DEVICES, "channel_handle"))
-        for name, own in _COLLECTIVES.items()
-    },
-    "sdy.sharding_constraint": _on_one_device(identity, ("sharding",)),
-    "stablehlo.partition_id": Rule(_device_number),
-    "stablehlo.replica_id": Rule(_device_number),
+    name: rule for family in _FAMILIES for name, rule in family.RULES.items()
 }
 _CUSTOM_CALLS: Mapping[str, Rule] = {
     **linear_algebra.CUSTOM_CALLS,
