@@ -78,7 +78,7 @@ def test_segments_with_numbers_out_of_range(name):
 
 def test_a_sum_of_any_number_of_elements():
     x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("a, b"), "float32")
-    assert operations(lambda x: x.sum(0), x) == ["Sum"]
+    assert operations(lambda x: x.sum(0), x).count("Sum") == 1
 
 
 def test_small_floats_are_summed_in_float32():
