@@ -10,6 +10,7 @@ from xla_call_module.dtypes import DType
 
 __all__ = [
     "STRING",
+    "VARIANT",
     "FunctionName",
     "GraphFunction",
     "GraphNode",
@@ -17,8 +18,10 @@ __all__ = [
     "TensorFlowGraph",
 ]
 
-# The dtype of texts, which messages have and JAX has not.
+# The dtype of texts, which messages have, and JAX has not.
 STRING = DType("string", 7, "!tf_type.string")
+# That of a list of tensors, which loops fill.
+VARIANT = DType("variant", 21, "!tf_type.variant")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bridge.core_ops.slicing import Written
 from bridge.core_ops.stablehlo_operation import Region
 from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import TensorGraph
@@ -15,7 +16,7 @@ from bridge.graphs.values import Value, contents_of, of_size, of_sizes
 from xla_call_module.size_polynomials import Dim, Iteration, maximum, of_atom
 from xla_call_module.stablehlo.modules import read_counter, splat
 
-__all__ = ["LoopCounter", "counter_of", "invariant_values"]
+__all__ = ["LoopCounter", "counter_of", "invariant_values", "row_written"]
 
 
 def invariant_values(body: Region, inits: Sequence[Value]) -> dict[int, Value]:
@@ -95,3 +96,28 @@ def _outer(region: Region, value: Any, fixed: Mapping[int, Value]) -> Value | No
         return fixed.get(arguments.index(value))
     text = splat(value.owner) if value.owner.name == "stablehlo.constant" else None
     return nodes.constant(int(text), np.int64) if text and text.lstrip("-").isdigit() else None
+
+
+def row_written(
+    graph: TensorGraph, counter: LoopCounter, number: Value, argument: Value, result: Value
+) -> tuple[Value, bool] | None:
+    """Return the row that an iteration writes, and whether the last row is the first one.
+
+    None unless all iterations write all rows of an array, one each.
+
+    Args:
+        graph: the graph of the body.
+        counter: the counter of the loop.
+        number: the number of the iteration.
+        argument: the array before an iteration.
+        result: the array behind it.
+    """
+    written = graph.recall(result.name) if result.name else None
+    if not isinstance(written, Written) or written.array.name != argument.name:
+        return None
+    first, *others = written.starts
+    rounds, shape = counter.rounds, argument.shape
+    if rounds is None or shape[0] != rounds or written.part.shape != (1, *shape[1:]) or any(others):
+        return None
+    done = of_atom(Iteration(number.name, rounds))
+    return (written.part, first != done) if first in (done, rounds - 1 - done) else None

@@ -19,7 +19,7 @@ from bridge.exporting.exported_file import read_exported
 from bridge.exporting.framework_modules import to_model_function
 from bridge.exporting.lowering import export_for, refuse_static
 from bridge.exporting.model_function import ModelFunction
-from bridge.exporting.stages import exported_from_stage
+from bridge.exporting.stages import export_stage
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import StructureError, naming
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
@@ -90,7 +90,7 @@ def export_model(
         return ExportedModel(_read_each(model), params, trainable, inputs)
     if isinstance(model, (stages.Traced, stages.Lowered)):
         _refuse_arguments(args=args, constraints=constraints or None)
-        exported = exported_from_stage(model, platforms=platforms, disabled_checks=disabled_checks)
+        exported = export_stage(model, platforms=platforms, disabled_checks=disabled_checks)
         return ExportedModel(exported, params, trainable, inputs)
     chosen = parse_platforms(DEFAULT_PLATFORMS if platforms is None else platforms)
     function = to_model_function(model, params, next(iter((updates or {}).values()), None))

@@ -28,7 +28,7 @@ from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
 from xla_call_module.stablehlo.modules import TensorType, read_main, serialize_module, traced_name
 from xla_call_module.tracebacks import api_boundary
 
-__all__ = ["exported_from_stage"]
+__all__ = ["export_stage", "exported_from_stage"]
 
 
 @api_boundary
@@ -63,28 +63,38 @@ def exported_from_stage(
         >>> bridge.exported_from_stage(traced).platforms
         ('cpu', 'cuda', 'tpu')
     """
+    if isinstance(stage, (stages.Traced, stages.Lowered)):
+        _refuse_arguments(stage, args, kwargs)
+        return export_stage(stage, platforms=platforms, disabled_checks=disabled_checks)
+    if not isinstance(stage, stages.Wrapped):
+        raise StructureError(_explain_other(stage))
+    chosen = parse_platforms(DEFAULT_PLATFORMS if platforms is None else platforms)
+    checks = parse_checks(disabled_checks)
+    name = str(getattr(stage, "__name__", "function"))
+    return export_for(stage, args, kwargs, name=name, platforms=chosen, disabled_checks=checks)
+
+
+def export_stage(
+    stage: stages.Traced | stages.Lowered,
+    *,
+    platforms: Sequence[str] | None,
+    disabled_checks: Sequence[Check],
+) -> export.Exported:
+    """Return the `Exported` of what was traced or lowered, as `exported_from_stage`."""
     checks = parse_checks(disabled_checks)
     if isinstance(stage, stages.Lowered):
-        _refuse_arguments(stage, args, kwargs)
         with _as_wide_as(stage):
             return _from_lowered(stage, platforms, checks)
     chosen = parse_platforms(DEFAULT_PLATFORMS if platforms is None else platforms)
-    if isinstance(stage, stages.Traced):
-        _refuse_arguments(stage, args, kwargs)
-        given, made = shardings_of_trace(stage)
-        args, kwargs = _specs_on(stage.args_info, given)
-        function = _function_of(stage)
-        of_results = tree_util.tree_unflatten(tree_util.tree_structure(stage.out_info), made)
-        jitted = jax.jit(function, out_shardings=of_results) if any(made) else jax.jit(function)
-        with _as_wide_as(stage):
-            return export_for(
-                jitted, args, kwargs, name=function.__name__, platforms=chosen,
-                disabled_checks=checks,
-            )  # fmt: skip
-    if not isinstance(stage, stages.Wrapped):
-        raise StructureError(_explain_other(stage))
-    name = str(getattr(stage, "__name__", "function"))
-    return export_for(stage, args, kwargs, name=name, platforms=chosen, disabled_checks=checks)
+    given, made = shardings_of_trace(stage)
+    args, kwargs = _specs_on(stage.args_info, given)
+    function = _function_of(stage)
+    of_results = tree_util.tree_unflatten(tree_util.tree_structure(stage.out_info), made)
+    jitted = jax.jit(function, out_shardings=of_results) if any(made) else jax.jit(function)
+    with _as_wide_as(stage):
+        return export_for(
+            jitted, args, kwargs, name=function.__name__, platforms=chosen, disabled_checks=checks
+        )
 
 
 def _as_wide_as(stage: stages.Traced | stages.Lowered) -> contextlib.AbstractContextManager[Any]:

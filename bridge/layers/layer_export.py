@@ -83,8 +83,9 @@ def to_computation(
         except TypeError as error:
             if "To do: pass mask, too" not in str(error):
                 raise
+            said = str(error).partition(" To do: ")[0]
             raise StructureError(
-                f"{error}. Keras hands a mask on beside a layer of JAX. To do: pass it, as in "
+                f"{said} Keras hands a mask on beside a layer of JAX. To do: pass it, as in "
                 "layer(x, mask=embedding.compute_mask(tokens)), or give the parameter a default."
             ) from error
 

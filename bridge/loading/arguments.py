@@ -308,14 +308,14 @@ def _is_nested_numbers(value: Any) -> bool:
 
 
 def _structures(args: tuple[Any, ...]) -> str:
-    """Return the structures of arguments that are no single arrays, unless they are long."""
+    """Return the structures of arguments, unless all are single arrays."""
     trees: list[Any] = [tree_util.tree_structure(value) for value in args]
-    if all(tree_util.treedef_is_leaf(tree) for tree in trees):
+    if all(tree == tree_util.tree_structure(0) for tree in trees):
         return ""
-    shown = ", ".join(
-        repr(tree_util.tree_unflatten(t, [_Shown("*")] * t.num_leaves)) for t in trees
-    )
-    return f" of the structure ({shown})" if len(shown) <= _MAX_SHOWN else ""
+    leaf = _Shown("*")
+    shown = [repr(tree_util.tree_unflatten(tree, [leaf] * tree.num_leaves)) for tree in trees]
+    text = ", ".join(shown)
+    return f" of the structure ({text if len(text) <= _MAX_SHOWN else f'{text[:_MAX_SHOWN]}…'})"
 
 
 def _without_params(exported: export.Exported, *, has_params: bool) -> tree_util.PyTreeDef:

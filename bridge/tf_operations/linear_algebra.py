@@ -17,7 +17,7 @@ from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.tf_operations.operation_graph import Graph
 from xla_call_module.linalg.library_calls import TARGETS, array_operands, library_options
-from xla_call_module.size_polynomials import Dim
+from xla_call_module.size_polynomials import Dim, minimum
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
 __all__ = ["CUSTOM_CALLS", "PACKED", "QR_CALLS", "RULES", "PackedRead", "fuse_triangle"]
@@ -155,7 +155,7 @@ def _gesdd(graph: Graph, op: Operation) -> Sequence[Value]:
     width = op.results[2].shape[-1]
     full = width == rows and op.results[3].shape[-2] == columns
     vectors = not _option(options, "mode", "N")
-    least = _least(rows, columns)
+    least = minimum(rows, columns)
     left = rows if full else least
     right = columns if full else least
     shapes = [(*batch, least), (*batch, rows, left), (*batch, columns, right)]
@@ -165,18 +165,10 @@ def _gesdd(graph: Graph, op: Operation) -> Sequence[Value]:
     return [matrix, _reals(graph, values), u, _transposed(graph, v), _success(matrix)]
 
 
-def _least(rows: Dim, columns: Dim) -> Dim:
-    if rows == columns:
-        return rows
-    assert isinstance(rows, int), "the sizes of matrices are numbers"
-    assert isinstance(columns, int), "the sizes of matrices are numbers"
-    return min(rows, columns)
-
-
 def _geqrf(graph: Graph, op: Operation) -> Sequence[Value]:
     """Return what only a product of the reflectors, or the triangle of the decomposition, reads."""
     matrix = graph.expand(op.operands[0])
-    least = _least(*matrix.shape[-2:])
+    least = minimum(*matrix.shape[-2:])
     packed = graph.node(PACKED, [matrix], shape=matrix.shape)
     scales = graph.node(PACKED, [matrix], shape=(*matrix.shape[:-2], least), scales=True)
     graph.remember(packed, _Factored(matrix))
@@ -189,7 +181,7 @@ def _orgqr(graph: Graph, op: Operation) -> Sequence[Value]:
     if matrix is None:
         op.refuse("its reflectors are not those of a decomposition of a matrix")
     rows, columns = matrix.shape[-2:]
-    q = _qr(graph, matrix, full=packed.shape[-1] != _least(rows, columns))[0]
+    q = _qr(graph, matrix, full=packed.shape[-1] != minimum(rows, columns))[0]
     results = [q if q.shape == packed.shape else _first_columns(graph, q, packed.shape[-1])]
     return [*results, _success(matrix)][: len(op.results)]
 
@@ -200,7 +192,7 @@ def _first_columns(graph: Graph, value: Value, count: Dim) -> Value:
 
 def _qr(graph: Graph, matrix: Value, *, full: bool) -> list[Value]:
     *batch, rows, columns = matrix.shape
-    inner = rows if full else _least(rows, columns)
+    inner = rows if full else minimum(rows, columns)
     kinds = [((*batch, rows, inner), matrix.dtype), ((*batch, inner, columns), matrix.dtype)]
     return graph.nodes_of("Qr", [matrix], kinds, full_matrices=full)
 
@@ -228,7 +220,7 @@ def fuse_triangle(graph: Graph, condition: Value, true: Value, false: Value) -> 
         rows, columns = packed.shape[-2:]
         if columns != matrix.shape[-1]:
             continue
-        r = _qr(graph, matrix, full=rows != _least(*matrix.shape[-2:]))[1]
+        r = _qr(graph, matrix, full=rows != minimum(*matrix.shape[-2:]))[1]
         return nodes.slice_along(graph, r, r.rank - 2, 0, rows)
     return None
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bridge.core_ops.loop_counters import LoopCounter, counter_of, invariant_values
-from bridge.core_ops.slicing import Written
+from bridge.core_ops.loop_counters import LoopCounter, counter_of, invariant_values, row_written
 from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.values import Value, of_size
@@ -93,18 +92,12 @@ def _row_of(
     body: Graph, counter: LoopCounter, number: Value, value: Value, result: Value
 ) -> ListedRow | None:
     """Return what an iteration writes, if all iterations write all rows of an array."""
-    written = body.recall(result.name) if result.name else None
-    if not isinstance(written, Written) or written.array.name != value.name:
+    found = row_written(body, counter, number, value, result)
+    if found is None:
         return None
-    first, *others = written.starts
-    rounds, shape = counter.rounds, value.shape
-    if rounds is None or shape[0] != rounds or written.part.shape != (1, *shape[1:]) or any(others):
-        return None
-    done = of_atom(Iteration(number.name, rounds))
-    if first not in (done, rounds - 1 - done):
-        return None
-    row = body.expand(nodes.reshape(body, written.part, shape[1:]))
-    index = of_size(done if first == done else rounds - 1 - done)
+    row = body.expand(nodes.reshape(body, found[0], value.shape[1:]))
+    done = of_atom(Iteration(number.name, counter.rounds))
+    index = of_size(value.shape[0] - 1 - done if found[1] else done)
     return ListedRow(row, nodes.cast(body, body.expand(index), np.int32))
 
 

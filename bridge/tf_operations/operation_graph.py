@@ -168,26 +168,20 @@ class Graph(TensorGraph):
         if row_shape is None:
             return self.counted(of_size(size), inits, step)
         count = len(inits)
-        arrays = [
-            self.expand(nodes.constant_like(init, 0).broadcast_to((size, *row_shape)))
-            for init in inits
-        ]
+        arrays = [nodes.constant_like(init, 0).broadcast_to((size, *row_shape)) for init in inits]
+        made: list[ListedRow] = []
 
         def with_rows(body: Graph, number: Value, carried: list[Value]) -> list[Value]:
             results = list(step(body, number, carried[:count]))
-            index = nodes.reshape(body, number, (1, 1))
-            pairs = zip(carried[count:], results[count:], strict=True)
-            rows = [
-                body.node(
-                    "TensorScatterUpdate",
-                    [array, index, nodes.expand_dims(body, body.expand(row), [0])],
-                    shape=array.shape,
-                )
-                for array, row in pairs
-            ]
-            return [*results[:count], *rows]
+            index = nodes.cast(body, number, np.int32)
+            rows = [body.expand(row.broadcast_to(row_shape)) for row in results[count:]]
+            made.extend(ListedRow(row, index) for row in rows)
+            return [*results[:count], *carried[count:]]
 
-        return self.counted(of_size(size), [*inits, *arrays], with_rows)
+        def rows(*_: object) -> dict[int, ListedRow]:
+            return dict(enumerate(made, 1 + count))  # behind the number of the iteration
+
+        return self.counted(of_size(size), [*inits, *arrays], with_rows, rows)
 
     def counted(
         self,

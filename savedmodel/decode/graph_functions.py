@@ -14,6 +14,7 @@ from savedmodel.protos.schema import Proto
 from savedmodel.protos.tensor_values import decode_tensor
 from savedmodel.tensorflow_graph import (
     STRING,
+    VARIANT,
     FunctionName,
     GraphFunction,
     GraphNode,
@@ -27,6 +28,7 @@ from xla_call_module.node import called_function
 
 __all__ = ["read_operations"]
 
+_OF_TENSORFLOW = {dtype.enum: dtype for dtype in (STRING, VARIANT)}
 _PLAIN_FIELDS = ("i", "f", "b")
 
 
@@ -130,7 +132,7 @@ def _read_list(values: Proto) -> list[Any]:
 
 
 def _dtype(enum: int) -> DType:
-    return STRING if enum == STRING.enum else dtype_from_tensorflow(enum, where="A node")
+    return _OF_TENSORFLOW.get(enum) or dtype_from_tensorflow(enum, where="A node")
 
 
 def _shape(proto: Proto) -> tuple[int | None, ...] | None:

@@ -58,7 +58,9 @@ def decode_tensor(tensor: Proto) -> np.ndarray[Any, Any]:
         return _decode_texts(tensor, shape)
     dtype = dtype_from_tensorflow(tensor.dtype, where="A constant")
     count = math.prod(shape)
-    if min(shape, default=0) < 0 or count * dtype.itemsize > _MAX_CONSTANT_BYTES:
+    # What is in the file as a whole is no larger than it says.
+    is_large = not tensor.tensor_content and count * dtype.itemsize > _MAX_CONSTANT_BYTES
+    if min(shape, default=0) < 0 or is_large:
         raise FormatError(f"A constant has the shape {shape}.")
     if tensor.tensor_content:
         if len(tensor.tensor_content) != count * dtype.itemsize:

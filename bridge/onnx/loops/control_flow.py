@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core_ops.loop_counters import LoopCounter, counter_of, invariant_values
-from bridge.core_ops.slicing import Row, Written
+from bridge.core_ops.loop_counters import LoopCounter, counter_of, invariant_values, row_written
+from bridge.core_ops.slicing import Row
 from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import Node
@@ -155,22 +155,15 @@ def _rows(loop: _Loop, results: Sequence[Value]) -> dict[int, _Rows]:
 
 
 def _rows_of(loop: _Loop, argument: Value, result: Value) -> _Rows | None:
-    written = loop.body.recall(result.name)
-    if loop.counter is None or not isinstance(written, Written):
+    if loop.counter is None:
         return None
-    if written.array.name != argument.name:
-        return None
-    rounds = loop.counter.rounds
-    first, *others = written.starts
-    part, shape = written.part, argument.shape
-    if rounds is None or shape[0] != rounds or part.shape != (1, *shape[1:]) or any(others):
-        return None
-    done = of_atom(Iteration(loop.body.inputs[0].name, rounds))
-    if first not in (done, rounds - 1 - done):
+    number = Value(np.dtype(np.int64), (), (), loop.body.inputs[0].name)
+    found = row_written(loop.body, loop.counter, number, argument, result)
+    if found is None:
         return None
     # ONNX's reference evaluator does not put scalars together as the runtime does.
-    row = shape[1:] or (1,)
-    return _Rows(nodes.reshape(loop.body, part, row), backwards=first != done)
+    row = argument.shape[1:] or (1,)
+    return _Rows(nodes.reshape(loop.body, found[0], row), backwards=found[1])
 
 
 @dataclass(frozen=True, slots=True)

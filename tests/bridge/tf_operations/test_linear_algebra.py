@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 
-from tests.bridge.tf_operations.checking import check, operations
+from tests.bridge.tf_operations.checking import check, check_call, operations
 from tests.x64 import enable_x64
 
 _ROUNDING = {"rtol": 1e-4, "of_largest": True}
@@ -90,3 +90,9 @@ def test_gradients_of_factorizations():
 def test_any_number_of_matrices():
     spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 4, 4"), "float32")
     assert "Cholesky" in operations(jnp.linalg.cholesky, spec)
+
+
+def test_matrices_of_any_size():
+    spec = jax.ShapeDtypeStruct(export.symbolic_shape("m, n"), "float32")
+    exported = export.export(jax.jit(lambda a: jnp.linalg.svd(a, compute_uv=False)))(spec)
+    check_call(exported, _square()[:, :3], **_ROUNDING)

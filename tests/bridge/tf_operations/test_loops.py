@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 
-from tests.bridge.tf_operations.checking import check, lowered, operations
+from tests.bridge.tf_operations.checking import check, check_call, lowered, operations
 
 _ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)
 
@@ -101,3 +101,17 @@ def test_a_loop_over_any_number_of_rows():
     spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("t, 2"), "float32")
     graph = lowered(_running, spec)
     assert len(graph.functions) == 2
+
+
+def test_running_extremes_of_any_number_of_elements():
+    function = export.export(jax.jit(lambda x: [lax.cummax(x), lax.cummin(x, reverse=True)]))
+    exported = function(jax.ShapeDtypeStruct(export.symbolic_shape("b"), "float32"))
+    check_call(exported, np.float32([1, 3, 2, np.nan, 5]))
+    check_call(exported, np.float32([1]))
+
+
+def test_a_reduction_whose_order_matters():
+    def compose(x):
+        return lax.reduce(x, np.float32(1), lambda a, b: a * 2 + b, (0,))
+
+    check(compose, _ROWS)
