@@ -107,7 +107,9 @@ class Deviation:
 
 DEVIATIONS = (
     Deviation(
-        "Max Min Sign", "of several int64 only the low halves are compared", "onnx.graph.wide_integers"
+        "Max Min Sign",
+        "of several int64 only the low halves are compared",
+        "onnx.graph.wide_integers",
     ),
     Deviation("Sign", "0 for -0, and for NaN in float16", "onnx.arithmetic.elementwise"),
     Deviation(
@@ -115,8 +117,10 @@ DEVIATIONS = (
         "0 for a -0 that is taken where the condition holds",
         "onnx.arithmetic.elementwise onnx.graph.graph_builder",
     ),
-    Deviation("Sigmoid", "0 below -18, so that its logarithm is -inf", "onnx.arithmetic.elementwise"),
-    Deviation("Gelu", "an error relative to the operand, not to the result", "onnx.arithmetic.fusions"),
+    Deviation("Sigmoid", "0 below -18, so that its logarithm is -inf",
+              "onnx.arithmetic.elementwise"),
+    Deviation("Gelu", "an error relative to the operand, not to the result",
+              "onnx.arithmetic.fusions"),
     Deviation("Equal Less Greater", "computed numbers of float16 are compared unrounded",
               "onnx.arithmetic.elementwise"),
     Deviation("Mod", "with fmod=1 integers go through floats", "onnx.arithmetic.division"),
