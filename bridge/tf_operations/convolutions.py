@@ -16,6 +16,7 @@ from bridge.core_ops.windows import count_windows
 from bridge.graphs import layouts, nodes
 from bridge.graphs.values import Value
 from bridge.tf_operations.operation_graph import Graph
+from bridge.tf_operations.signatures import has_kernel
 from xla_call_module.size_polynomials import Dim, floordiv, is_static, numbers_of, product
 from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
 from xla_call_module.stablehlo.walking import CONVOLUTION_ATTRIBUTES
@@ -23,6 +24,9 @@ from xla_call_module.stablehlo.walking import CONVOLUTION_ATTRIBUTES
 __all__ = ["RULES"]
 
 _MAX_SPATIAL = 3
+# The orders of dimensions in the gradient of a kernel: of a convolution of the images, with the
+# batch as features, by the cotangents.
+_OF_KERNEL_GRADIENT = ([3, 1, 2, 0], [1, 2, 0, 3], [2, 0, 1, 3])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +87,54 @@ def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Di
         dilations=op.integers("rhs_dilation", ones),
     )
     reversal = op.raw.attributes["window_reversal"] if op.has("window_reversal") else ()
+    groups, batches = op.integer("feature_group_count", 1), op.integer("batch_group_count", 1)
+    turned = (inputs, kernels, outputs)
+    is_gradient = turned == _OF_KERNEL_GRADIENT and (groups, batches) == (1, 1)
+    if is_gradient and not any(reversal):
+        gradient = _kernel_gradient(graph, x, w, window)
+        if gradient is not None:
+            return gradient
     x, w = nodes.transpose(graph, x, inputs), nodes.transpose(graph, w, kernels)
     w = nodes.reverse(graph, w, [axis for axis, flag in enumerate(reversal) if flag])
-    groups, batches = op.integer("feature_group_count", 1), op.integer("batch_group_count", 1)
     if batches > 1:
         x, groups = _batches_as_features(graph, x, batches), batches
     result = _complex(graph, x, w, window, groups)
     return layouts.transpose(graph, result, [outputs.index(axis) for axis in range(len(outputs))])
+
+
+def _kernel_gradient(graph: Graph, x: Value, cotangent: Value, window: _Window) -> Value | None:
+    """Return Conv2DBackpropFilter of images; None where it would be of another window.
+
+    The strides of the convolution that it is the gradient of are the dilations here.
+    """
+    places = (*x.shape[1:3], *cotangent.shape[1:3], *window.low, *window.high)
+    is_plain = is_static(places) and set(window.base_dilations) | set(window.strides) == {1}
+    if not is_plain or not has_kernel("Conv2DBackpropFilter", x.dtype):
+        return None
+    pads, sizes = [0, 0], []
+    for axis, (stride, low, high) in enumerate(
+        zip(window.dilations, numbers_of(window.low), numbers_of(window.high), strict=True)
+    ):
+        length, count = numbers_of((x.shape[axis + 1], cotangent.shape[axis + 1]))
+        size = length + low + high - (count - 1) * stride
+        behind = max((count - 1) * stride + size - length - low, 0)
+        if min(low, size, count) < 0 or (length + low + behind - size) // stride + 1 != count:
+            return None
+        pads += [low, behind]
+        sizes.append(size)
+    shape = (*sizes, x.shape[3], cotangent.shape[3])
+    if product((*shape, *places[:4])) == 0:
+        return None
+    filter_sizes = nodes.cast(graph, graph.vector(shape), np.int32)
+    inputs = [graph.expand(value) for value in (x, filter_sizes, cotangent)]
+    moves: dict[str, Any] = {"padding": "VALID"}
+    if any(pads):
+        moves = {"padding": "EXPLICIT", "explicit_paddings": [*pads, 0, 0]}
+    strides = [1, *window.dilations, 1]
+    ones = [1] * 4
+    return graph.node(
+        "Conv2DBackpropFilter", inputs, shape=shape, strides=strides, dilations=ones, **moves
+    )
 
 
 def _dimensions(op: Operation) -> tuple[list[int], list[int], list[int]]:

@@ -23,6 +23,7 @@ from bridge.tf_operations import (
     fourier,
     linear_algebra,
     loops,
+    pooling,
     reductions,
     sorting,
 )
@@ -36,7 +37,7 @@ __all__ = ["ASSERTIONS", "DECOMPOSITIONS", "TARGET"]
 
 _FAMILIES = (
     bits, branches, collectives, convolutions, dots, elementwise, fourier, gathers, linear_algebra,
-    loops, reductions, scatters, shapes, slicing, sorting, windows,
+    loops, reductions, scatters, shapes, slicing, sorting, windows, pooling,
 )  # fmt: skip
 
 

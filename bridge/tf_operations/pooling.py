@@ -8,13 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from bridge.core_ops import windows
+from bridge.core_ops.regions import reducer_of
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.core_ops.windows import WindowSum, count_windows
 from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
-from xla_call_module.size_polynomials import Dim
+from xla_call_module.size_polynomials import Dim, product
+from xla_call_module.stablehlo.attributes import comparison_direction
 
-__all__ = ["fuse_mean_of_windows", "pooled"]
+__all__ = ["RULES", "fuse_mean_of_windows", "pooled"]
 
 _RANK = 4
 Row = tuple[int, int, int, int]
@@ -74,10 +78,70 @@ def _windows(row: Row, dim: Dim) -> Dim:
 
 
 def _pool(graph: TensorGraph, op_type: str, value: Value, rows: Sequence[Row]) -> Value:
-    sizes, strides, low, high = (list(numbers) for numbers in zip(*rows, strict=True))
     shape = [_windows(row, dim) for row, dim in zip(rows, value.shape, strict=True)]
-    padding: dict[str, Any] = {"padding": "VALID"}
+    return graph.node(op_type, [value], shape=shape, **_moves(rows))
+
+
+def _moves(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the attributes of a pool."""
+    sizes, strides, low, high = (list(numbers) for numbers in zip(*rows, strict=True))
+    moves: dict[str, Any] = {"ksize": sizes, "strides": strides, "padding": "VALID"}
     if any(low) or any(high):
         pads = [number for pair in zip(low, high, strict=True) for number in pair]
-        padding = {"padding": "EXPLICIT", "explicit_paddings": pads}
-    return graph.node(op_type, [value], shape=shape, ksize=sizes, strides=strides, **padding)
+        moves |= {"padding": "EXPLICIT", "explicit_paddings": pads}
+    return moves
+
+
+def _select_and_scatter(graph: TensorGraph, op: Operation) -> Value:
+    """Return MaxPoolGrad of images without NaN behind a Relu, and the general form of others."""
+    value, source, start = op.operands
+    rows = _pool_rows(op) if start.scalar == 0 and _is_pool_gradient(graph, op) else None
+    if rows is None:
+        return _general(graph, op)
+    flat = graph.expand(nodes.reshape(graph, value, [product(value.shape)]))
+    is_nan = graph.expand(nodes.elementwise(graph, "IsNaN", flat))
+    found = graph.node("Any", [is_nan, graph.vector([0])], shape=(), keepdims=0)
+    general, fast = graph.body(), graph.body()
+    general.add_result(_general(general, op))
+    most = _pool(fast, "MaxPool", value, rows)
+    inputs = [value, most, source]
+    fast.add_result(fast.node("MaxPoolGrad", inputs, shape=value.shape, **_moves(rows)))
+    kinds = [(value.shape, value.dtype)]
+    return graph.nodes_of("If", [found], kinds, then_branch=general, else_branch=fast)[0]
+
+
+def _general(graph: TensorGraph, op: Operation) -> Value:
+    made = windows.RULES["stablehlo.select_and_scatter"].emit(graph, op)
+    assert isinstance(made, Value), "it has one result"
+    return made
+
+
+def _is_pool_gradient(graph: TensorGraph, op: Operation) -> bool:
+    """Return whether it adds the cotangent of a maximum to the first greatest element."""
+    value, (select, scatter) = op.operands[0], op.regions
+    node = graph.producer(value)
+    compare, *others = (view.operation for view in select.block)
+    is_greatest = (
+        len(others) == 1
+        and compare.name == "stablehlo.compare"
+        and comparison_direction(compare) == "GE"
+        and list(compare.operands) == list(select.block.arguments)
+    )
+    is_rectified = node is not None and node.op_type == "Relu" and value.dtype == np.float32
+    return is_greatest and is_rectified and reducer_of(scatter) == "add"
+
+
+def _pool_rows(op: Operation) -> list[Row] | None:
+    """Return the windows of an image; None of anything else."""
+    value, ones = op.operands[0], (1,) * op.operands[0].rank
+    sizes, strides = op.integers("window_dimensions", ones), op.integers("window_strides", ones)
+    rows = list(zip(sizes, strides, *op.padding(value.rank), strict=True))
+    is_image = value.rank == _RANK and rows[0] == rows[3] == (1, 1, 0, 0)
+    return rows if is_image and _fits(rows, value) else None
+
+
+RULES = {
+    "stablehlo.select_and_scatter": Rule(
+        _select_and_scatter, ("padding", "window_dimensions", "window_strides")
+    ),
+}

@@ -97,6 +97,7 @@ Concat ConcatV2 T*,Tidx output:T all
 Conj Conj T output:T fft
 Const Const - output:dtype all
 Conv2D Conv2D T,T output:T images
+Conv2DBackpropFilter Conv2DBackpropFilter T,[int32],T output:T floats
 Conv3D Conv3D T,T output:T floats
 Cos Cos T y:T fields
 Cosh Cosh T y:T fields
@@ -135,6 +136,7 @@ LogSoftmax LogSoftmax T logsoftmax:T floats
 MatMul MatMul T,T product:T products
 MatrixTriangularSolve MatrixTriangularSolve T,T output:T wide_fields
 Max Maximum T,T z:T real
+MaxPoolGrad MaxPoolGrad T,T,T output:T pooled
 MaxPool MaxPool T output:T pooled
 Min Minimum T,T z:T real
 Mod FloorMod T,T z:T integers

@@ -61,16 +61,17 @@ def test_convolutions_of_other_dtypes(name):
         check(_convolve(), x.astype(name), w.astype(name), rtol=1e-2 if name == "float16" else None)
 
 
-@pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
-def test_gradients_of_a_convolution(strides):
-    function = _convolve(strides)
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize("padding", ["SAME", "VALID", ((2, 0), (1, 3))])
+def test_gradients_of_a_convolution(strides, padding):
+    function = _convolve(strides, padding)
 
     def loss(x, w):
         return (function(x, w) ** 2).sum()
 
-    check(
-        jax.grad(loss, (0, 1)), _normal(2, 6, 6, 3), _normal(3, 3, 3, 4), rtol=1e-5, of_largest=True
-    )
+    image, kernel = _normal(2, 6, 7, 3), _normal(3, 2, 3, 4)
+    check(jax.grad(loss, (0, 1)), image, kernel, rtol=1e-5, of_largest=True)
+    assert "Conv2DBackpropFilter" in operations(jax.grad(loss, 1), image, kernel)
 
 
 def test_an_image_convolution_is_one_node():

@@ -60,6 +60,21 @@ def test_means_of_windows_are_one_node():
     assert operations(mean, x) == ["AvgPool"]
 
 
+@pytest.mark.parametrize("padding", ["VALID", "SAME"])
+@pytest.mark.parametrize("number", [-1.0, np.nan, np.inf])
+def test_the_gradient_of_a_pool_behind_a_relu(padding, number):
+    """Many elements are 0, of which the first gets all, and NaN is passed over in XLA's way."""
+    x = np.random.default_rng(0).normal(size=(2, 7, 6, 3)).astype(np.float32)
+    x[0, 2, 3, 1] = number
+
+    def loss(x):
+        return (_max_pool(jax.nn.relu(x), padding) * jnp.arange(1.0, 4)).sum()
+
+    check(jax.grad(loss), x)
+    # JAX puts padding around the image before.
+    assert ("MaxPoolGrad" in operations(jax.grad(loss), x)) == (padding == "VALID")
+
+
 def test_the_gradient_of_a_pool():
     x = np.random.default_rng(0).normal(size=(1, 6, 6, 2)).astype(np.float32)
     check(jax.grad(lambda x: (_max_pool(x) ** 2).sum()), x)
