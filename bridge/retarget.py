@@ -253,7 +253,7 @@ def _retarget_file(
             folder,
             path,
             change.apply,
-            operations=Operations(change.lower, plain, again=checks is not None),
+            operations=Operations(change.lower, change.run_plain, plain, again=checks is not None),
             metadata=change.metadata,
             gradient_order=gradient_order,
             written=lambda new: facts.update(facts_of(new)),
@@ -293,8 +293,12 @@ class _Change:
 
     def lower(self, call: CallModule, order: int) -> TensorFlowGraph:
         """Return the graph that is to run in the place of a changed call."""
-        self.releases[call] = OLDEST
+        self.run_plain(call)
         return lower_written(call, order=order)
+
+    def run_plain(self, call: CallModule) -> None:
+        """Note that a changed call runs TensorFlow's own operations, which every release has."""
+        self.releases[call] = OLDEST
 
     def metadata(self) -> Mapping[str, Any]:
         known = [release for release in self.releases.values() if release is not None]

@@ -75,11 +75,13 @@ class Operations:
     Attributes:
         lower: returns the graph that computes a changed call, which it is told with the order of
             the gradient that the call is in.
+        leave: is told of each changed call whose graph stays.
         plain: whether graphs run in the place of the calls; None for where they do already.
         again: whether graphs that are there are made anew.
     """
 
     lower: Callable[[CallModule, int], TensorFlowGraph]
+    leave: Callable[[CallModule], None]
     plain: bool | None = None
     again: bool = False
 
@@ -244,6 +246,7 @@ class _CallBodies:
         old = called_function(node)
         is_plain = bool(old) if self._operations.plain is None else self._operations.plain
         if is_plain and old and not self._operations.again:
+            self._operations.leave(call)
             return
         key = (call, bool(order))
         if key not in self._names:

@@ -7,12 +7,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from xla_call_module._jax import ir
+
 __all__ = [
     "ERF",
     "ERF_OF_SYMBOLS",
     "GRADIENTS_FOR_GSPMD",
     "INCONCLUSIVE",
     "KEEPS_NAMES_OF_AXES",
+    "MOVES_OPERATIONS",
     "READS_GOLDEN_FILES",
     "REVERSES_EQUAL_KEYS",
     "ROUNDING_OF_HALVES",
@@ -38,6 +41,8 @@ REVERSES_EQUAL_KEYS = not _NEW
 # Whether a file has the names of its mesh's axes where its module has none, which is so on one
 # device and with symbolic sizes: its description has them since JAX 0.9.
 KEEPS_NAMES_OF_AXES = not _OLD
+# Whether an operation of a parsed module can have another location; in JAX 0.7 it cannot.
+MOVES_OPERATIONS = ir.Operation.location.fset is not None
 # Whether what is exported for GSPMD on a mesh without devices has gradients.
 GRADIENTS_FOR_GSPMD = not _OLD
 # The error of a question about symbolic sizes, which was in `jax.core`.

@@ -318,7 +318,7 @@ def location_kind(location: Any) -> str:
 
 
 def move_operation(operation: Any, location: Any) -> None:
-    """Set the location of an operation, which a jaxlib before 0.8 cannot.
+    """Set the location of an operation, which the jaxlib of JAX 0.7.1 cannot.
 
     https://github.com/llvm/llvm-project/blob/main/mlir/lib/Bindings/Python/IRCore.cpp has the
     setter. The gate can go with JAX 0.7.1, where an operation stays where it is.

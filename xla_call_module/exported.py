@@ -13,11 +13,11 @@ from typing import Any
 import jax
 from jax import export, tree_util
 
-from xla_call_module.analyses.custom_calls import check_custom_calls
+from xla_call_module.analyses.custom_calls import check_custom_calls, refuse_other_programs
 from xla_call_module.analyses.module_shardings import read_module_shardings
 from xla_call_module.analyses.operations import check_operations
 from xla_call_module.analyses.readable import is_plain
-from xla_call_module.analyses.tensorflow_functions import refuse_other_programs, take_functions
+from xla_call_module.analyses.tensorflow_functions import take_functions
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import PLATFORM, DisabledCheck, parse_checks
 from xla_call_module.descriptions.description_json import (

@@ -8,6 +8,8 @@ every order, in the same order:
 2. `ChainOptions.target` says what the pipeline of `xla_call_module.passes` makes each order for.
 3. For a file, `build_chain` makes all orders and hands them to the pipeline, which parses each
    once.
+   With `operations="tensorflow"` `plain_operations` makes a graph of TensorFlow's own operations of
+   each, by `bridge.tf_operations`.
 4. `convert` walks `Order`s, and prepares one when TensorFlow asks for that gradient: an
    `ExportedOrder` has the VJP of JAX as the next; a chain that was read back is walked as
    `WrittenOrder`s, without JAX.

@@ -15,7 +15,7 @@ from bridge.lifting.known_values import LiftedValue, PlatformChoice
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from bridge.lifting.module_lifting import walk_module
 from bridge.lifting.sharding_primitives import constrain_values, with_automatic_axes
-from xla_call_module.analyses.tensorflow_functions import refuse_other_programs
+from xla_call_module.analyses.custom_calls import refuse_other_programs
 from xla_call_module.call import CallModule, bind_symbols
 from xla_call_module.dtypes import WIDE
 from xla_call_module.stablehlo.call_graph import check_calls

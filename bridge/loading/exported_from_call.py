@@ -43,10 +43,9 @@ from savedmodel.model import (
     Variable,
 )
 from xla_call_module.analyses.constraints import constraint_texts
-from xla_call_module.analyses.custom_calls import classify
+from xla_call_module.analyses.custom_calls import classify, refuse_other_programs
 from xla_call_module.analyses.infer_signature import infer_signature
 from xla_call_module.analyses.several_devices import check_one_device
-from xla_call_module.analyses.tensorflow_functions import refuse_other_programs
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck, unite
 from xla_call_module.dimensions import Dim, Shape, symbols

@@ -394,3 +394,69 @@ class TestWhatCannotRun:
             bridge.convert(missing)(1.0)
         with pytest.raises(TypeError, match="incompatible shapes for broadcasting"):
             bridge.convert(lambda x, y: x + y)(tf.ones(2), tf.ones(3))
+
+
+class TestPlainOperations:
+    """A function of TensorFlow's own operations, in the places where functions are called."""
+
+    X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+    W = np.linspace(-0.5, 1, 9, dtype=np.float32).reshape(3, 3)
+
+    def layer(self, x):
+        return jax.nn.softmax(jnp.tanh(x @ self.W))
+
+    @pytest.fixture
+    def call(self):
+        return bridge.convert(self.layer, operations="tensorflow", polymorphic_shapes="b, _")
+
+    def test_no_module_is_in_the_graph(self, call):
+        concrete = tf.function(call).get_concrete_function(tf.TensorSpec([None, 3]))
+        functions = concrete.graph.as_graph_def().library.function
+        operations = {node.op for function in functions for node in function.node_def}
+        assert "MatMul" in operations
+        assert "XlaCallModule" not in operations
+        np.testing.assert_allclose(concrete(tf.constant(self.X)), self.layer(self.X), rtol=1e-6)
+
+    @pytest.mark.parametrize("way", ["eager", "data", "vectorized", "map"])
+    def test_values(self, call, way):
+        x = tf.constant(self.X)
+        found = {
+            "eager": lambda: call(x),
+            "data": lambda: next(iter(tf.data.Dataset.from_tensors(x).map(call))),
+            "vectorized": lambda: tf.vectorized_map(lambda row: call(row[None])[0], x),
+            "map": lambda: tf.map_fn(lambda row: call(row[None])[0], x),
+        }[way]()
+        np.testing.assert_allclose(found, self.layer(self.X), rtol=1e-6)
+
+    @pytest.mark.parametrize("in_graph", [False, True])
+    def test_gradients_of_two_orders(self, call, in_graph):
+        def second(x):
+            with tf.GradientTape() as outer:
+                outer.watch(x)
+                with tf.GradientTape() as inner:
+                    inner.watch(x)
+                    y = tf.reduce_sum(call(x) ** 2 * x)
+                first = inner.gradient(y, x)
+                total = tf.reduce_sum(first**2)
+            return first, outer.gradient(total, x)
+
+        run = tf.function(second) if in_graph else second
+        found = run(tf.constant(self.X))
+        loss = jax.grad(lambda x: (self.layer(x) ** 2 * x).sum())
+        np.testing.assert_allclose(found[0], loss(self.X), rtol=1e-5, atol=1e-6)
+        expected = jax.grad(lambda x: (loss(x) ** 2).sum())(self.X)
+        np.testing.assert_allclose(found[1], expected, rtol=1e-4, atol=1e-5)
+
+    def test_forward_mode(self, call):
+        x = tf.constant(self.X)
+        with tf.autodiff.ForwardAccumulator(x, tf.ones_like(x)) as accumulator:
+            y = call(x)
+        expected = jax.jvp(self.layer, (self.X,), (np.ones_like(self.X),))[1]
+        np.testing.assert_allclose(accumulator.jvp(y), expected, rtol=1e-5, atol=1e-6)
+
+    def test_what_tensorflow_saves_of_it_is_read_in_jax(self, call, tmp_path):
+        module = tf.Module()
+        module.call = tf.function(call, input_signature=[tf.TensorSpec([None, 3], name="x")])
+        tf.saved_model.save(module, tmp_path / "saved", signatures=module.call)
+        loaded = bridge.load(tmp_path / "saved")
+        np.testing.assert_allclose(loaded(self.X), self.layer(self.X), rtol=1e-6)

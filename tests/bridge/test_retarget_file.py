@@ -401,7 +401,8 @@ def test_operations_take_the_place_of_modules_and_back(both, start, to, tmp_path
 
 
 def test_operations_stay_where_nothing_else_is_asked_for(both, tmp_path):
-    bridge.retarget(both / "tensorflow", to=tmp_path / "cpu", platforms=["cpu"])
+    report = bridge.retarget(both / "tensorflow", "2.18", to=tmp_path / "cpu", platforms=["cpu"])
+    assert report.tensorflow == "2.14"
     (signature,) = savedmodel.read(tmp_path / "cpu").signatures
     assert signature.function.call.platforms == ("cpu",)
     assert _operations(tmp_path / "cpu") == _operations(both / "tensorflow")

@@ -48,7 +48,17 @@ def _hoisted(folder: Path) -> None:
     bridge.save(_export(_of_table, (5,)), folder, params=PARAMS, hoist_constants=16)
 
 
-MODELS = {"params": _params, "two_signatures": _two_signatures, "hoisted": _hoisted}
+def _plain(folder: Path) -> None:
+    exported = _export(_network, (*export.symbolic_shape("b"), 3))
+    bridge.save(exported, folder, params=PARAMS, operations="tensorflow")
+
+
+MODELS = {
+    "params": _params,
+    "two_signatures": _two_signatures,
+    "hoisted": _hoisted,
+    "plain": _plain,
+}
 
 
 def make(folder: Path) -> dict[str, Path]:

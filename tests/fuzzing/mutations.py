@@ -22,6 +22,7 @@ from savedmodel.files import checksum
 from savedmodel.files.sstable import decode_table, encode_table
 from savedmodel.protos import schema
 from savedmodel.variables import bundle_layout, bundle_reader, bundle_writer, tensor_bundle
+from xla_call_module.node import is_call
 
 __all__ = ["DAMAGE", "EDITS", "damage_bytes", "mutate", "mutate_foreign", "mutate_json"]
 
@@ -122,7 +123,7 @@ def _edit_description(rng: random.Random, folder: Path, models: dict[str, Path])
     """The text in which a call describes itself, or the Exported that it carries."""
     proto = _read_proto(folder)
     functions = proto.meta_graphs[0].graph_def.library.function
-    node = rng.choice([n for f in functions for n in f.node_def if n.op == "XlaCallModule"])
+    node = rng.choice([n for f in functions for n in f.node_def if is_call(n)])
     attribute = node.attr[rng.choice(("_jax_call", "_jax_call", "_jax_exported"))]
     text = zlib.decompress(attribute.s)
     if text[:1] == b"{" and rng.random() < 0.9:

@@ -103,7 +103,9 @@ VERBS = {
 def versions(tmp_path_factory, exported):
     base = tmp_path_factory.mktemp("versions") / "base"
     for _ in range(2):
-        bridge.serving.publish(exported, base, params=PARAMS, warmup=(1,), manifest=True)
+        bridge.serving.publish(
+            exported, base, params=PARAMS, warmup=(1,), manifest=True, force=True
+        )
     (base / "2" / "assets").mkdir()
     (base / "2" / "assets" / "words.txt").write_text("a b")
     return base

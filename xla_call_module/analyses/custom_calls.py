@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xla_call_module.analyses.branches import operations_on
+from xla_call_module.analyses.tensorflow_functions import refuse_functions
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.linalg.lapack import is_portable
@@ -30,6 +31,7 @@ __all__ = [
     "check_custom_calls",
     "classify",
     "refuse_callbacks",
+    "refuse_other_programs",
 ]
 
 
@@ -176,6 +178,20 @@ def check_custom_calls(
                 continue
             if platform not in classify(target).platforms:
                 raise _absent(where, operation, platform)
+
+
+def refuse_other_programs(where: str, module: Any) -> None:
+    """Refuse a parsed module that calls what JAX alone does not run: Python, or TensorFlow.
+
+    Args:
+        where: the name of the function, for messages.
+        module: the parsed module.
+
+    Raises:
+        StructureError: it calls back to Python, or calls a function of TensorFlow.
+    """
+    refuse_callbacks(where, module)
+    refuse_functions(where, module)
 
 
 def refuse_callbacks(where: str, module: Any) -> None:

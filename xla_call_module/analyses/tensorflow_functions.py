@@ -14,19 +14,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from xla_call_module._jax import ir
-from xla_call_module.analyses.custom_calls import refuse_callbacks
 from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import custom_call_target, serialize_module, walk
 
-__all__ = [
-    "TARGET",
-    "pack_functions",
-    "refuse_other_programs",
-    "return_functions",
-    "take_functions",
-]
+__all__ = ["TARGET", "pack_functions", "refuse_functions", "return_functions", "take_functions"]
 
 TARGET = "tf.call_tf_function"
 _CONFIG = "tf.backend_config"
@@ -84,17 +77,16 @@ def return_functions(call: CallModule, module: Any) -> None:
         del operation.attributes[_CONFIG]
 
 
-def refuse_other_programs(where: str, module: Any) -> None:
-    """Refuse a parsed module that calls what JAX alone does not run: Python, or TensorFlow.
+def refuse_functions(where: str, module: Any) -> None:
+    """Refuse a parsed module that calls functions of TensorFlow, which JAX alone does not run.
 
     Args:
         where: the name of the function, for messages.
         module: the parsed module.
 
     Raises:
-        StructureError: it calls back to Python, or calls a function of TensorFlow.
+        StructureError: it calls one.
     """
-    refuse_callbacks(where, module)
     if next(_calls(module), None) is not None:
         raise StructureError(
             f"{where} calls TensorFlow functions that the file holds, and JAX alone cannot run "

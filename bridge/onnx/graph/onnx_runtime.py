@@ -97,7 +97,7 @@ class Deviation:
     Attributes:
         operations: the ONNX operations, separated by spaces.
         deviation: the result of the runtime.
-        avoided_in: the modules of `bridge.onnx` that see to it, separated by spaces.
+        avoided_in: the modules of `bridge` that see to it, separated by spaces.
     """
 
     operations: str
@@ -107,57 +107,62 @@ class Deviation:
 
 DEVIATIONS = (
     Deviation(
-        "Max Min Sign", "of several int64 only the low halves are compared", "graph.wide_integers"
+        "Max Min Sign",
+        "of several int64 only the low halves are compared",
+        "onnx.graph.wide_integers",
     ),
-    Deviation("Sign", "0 for -0, and for NaN in float16", "arithmetic.elementwise"),
+    Deviation("Sign", "0 for -0, and for NaN in float16", "onnx.arithmetic.elementwise"),
     Deviation(
         "Where",
         "0 for a -0 that is taken where the condition holds",
-        "arithmetic.elementwise graph.graph_builder",
+        "onnx.arithmetic.elementwise onnx.graph.graph_builder",
     ),
-    Deviation("Sigmoid", "0 below -18, so that its logarithm is -inf", "arithmetic.elementwise"),
-    Deviation("Gelu", "an error relative to the operand, not to the result", "arithmetic.fusions"),
+    Deviation("Sigmoid", "0 below -18, so that its logarithm is -inf",
+              "onnx.arithmetic.elementwise"),
+    Deviation("Gelu", "an error relative to the operand, not to the result",
+              "onnx.arithmetic.fusions"),
     Deviation("Equal Less Greater", "computed numbers of float16 are compared unrounded",
-              "arithmetic.elementwise"),
-    Deviation("Mod", "with fmod=1 integers go through floats", "arithmetic.division"),
-    Deviation("Div", "a processor traps at x / 0 and least / -1", "arithmetic.division"),
+              "onnx.arithmetic.elementwise"),
+    Deviation("Mod", "with fmod=1 integers go through floats", "onnx.arithmetic.division"),
+    Deviation("Div", "a processor traps at x / 0 and least / -1", "onnx.arithmetic.division"),
     Deviation(
         "Div Mul",
         "1 / x * y becomes y / x (DivMulFusion), of integers too, and before y is computed",
-        "graph.graph_builder",
+        "onnx.graph.graph_builder",
     ),
     Deviation(
         "MatMul Mul Div",
         "a number by which a float64 product is scaled is rounded to float32 (MatMulScaleFusion)",
-        "graph.graph_builder",
+        "onnx.graph.graph_builder",
     ),
     Deviation(
         "Pow ReduceMean Sqrt Div",
         "a normalization is fused whatever the exponent, with an epsilon of 1e-5 where the sum has "
         "it first, is no constant or is float64 (LayerNormFusion, SimplifiedLayerNormFusion)",
-        "arithmetic.division arithmetic.fusions",
+        "onnx.arithmetic.division onnx.arithmetic.fusions",
     ),
     Deviation(
         "Transpose MatMul",
         "the fused node forgets the Transpose where the other operand is a vector",
-        "windows.dots",
+        "core_ops.dots",
     ),
-    Deviation("MatMul", "no sum over no elements (K = 0) by a vector is written", "windows.dots"),
+    Deviation("MatMul", "no sum over no elements (K = 0) by a vector is written", "core_ops.dots"),
     Deviation("Cast", "to float8 what is just beyond the greatest is rounded down, or NaN",
-              "graph.graph_builder"),
-    Deviation("ReduceSum ReduceProd", "integers go through float64", "arithmetic.reductions"),
+              "onnx.graph.graph_builder"),
+    Deviation("ReduceSum ReduceProd", "integers go through float64", "onnx.arithmetic.reductions"),
     Deviation("ReduceMax ReduceMin", "NaNs are passed over, 64-bit integers compared by 32 bits",
-              "arithmetic.reductions"),
-    Deviation("ReduceMax ReduceMin", "no bools along no elements", "arithmetic.reductions"),
-    Deviation("ArgMax ArgMin", "NaNs are passed over", "arithmetic.reductions"),
-    Deviation("CumSum", "sums of float16 are not rounded one after another", "windows.windows"),
-    Deviation("MaxPool", "NaNs are lost, and -inf is the lowest finite number", "windows.windows"),
-    Deviation("Conv", "of no features it does not end", "windows.convolutions"),
+              "onnx.arithmetic.reductions"),
+    Deviation("ReduceMax ReduceMin", "no bools along no elements", "onnx.arithmetic.reductions"),
+    Deviation("ArgMax ArgMin", "NaNs are passed over", "onnx.arithmetic.reductions"),
+    Deviation("CumSum", "sums of float16 are not rounded one after another", "core_ops.windows"),
+    Deviation("MaxPool", "NaNs are lost, and -inf is the lowest finite number",
+              "core_ops.windows onnx.graph.pooling"),
+    Deviation("Conv", "of no features it does not end", "onnx.windows.convolutions"),
     Deviation("DFT", "of lengths that are no power of 2 it is inexact, 1e-4 at 1,000 elements",
-              "arithmetic.fourier"),
+              "onnx.arithmetic.fourier"),
     Deviation("ScatterND", "rows are written by several threads, so updates of one place are lost",
-              "arrays.scatters"),
-    Deviation("ScatterElements", "its max and min pass over some NaNs", "arrays.scatters"),
+              "core_ops.scatters onnx.graph.graph_builder"),
+    Deviation("ScatterElements", "its max and min pass over some NaNs", "core_ops.scatters"),
 )  # fmt: skip
 
 

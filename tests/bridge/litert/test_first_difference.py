@@ -70,9 +70,9 @@ def test_the_refusal_names_it():
     ]
     asked = []
     with pytest.raises(UnsupportedError, match=r"y differs\. The first .* is that\. 2 of 3 probes"):
-        _check(rows, lambda number: asked.append(number) or "that")
+        _check(rows, [{}] * 3, lambda number: asked.append(number) or "that")
     assert asked == [1]
     with pytest.raises(UnsupportedError, match=r"y differs\. 2 of 3 probes"):
-        _check(rows, lambda number: "")
+        _check(rows, [{}] * 3, lambda number: "")
     with pytest.warns(UserWarning, match="where inputs are huge"):
-        _check([rows[0], rows[2]], lambda number: "")
+        _check([rows[0], rows[2]], [{}] * 2, lambda number: "")

@@ -140,4 +140,4 @@ def test_the_record_of_the_runtime_names_operations_and_modules():
     operations = {name for entry in DEVIATIONS for name in entry.operations.split()} | {*KERNELS}
     assert [name for name in operations if not onnx.defs.has(name)] == []
     modules = {name for entry in DEVIATIONS for name in entry.avoided_in.split()}
-    assert [name for name in modules if find_spec(f"bridge.onnx.{name}") is None] == []
+    assert [name for name in modules if find_spec(f"bridge.{name}") is None] == []

@@ -90,6 +90,8 @@ def test_a_command_for_each_platform(tmp_path):
     assert (on_gpu.platform, on_gpu.tensorflow) == ("cuda", "2.18")
     assert on_gpu.options == (*named, "--xla_gpu_compilation_enabled=true")
     lines = str(published).splitlines()
+    hint = 'for servers whose flags are not yours to set, publish it with operations="tensorflow"'
+    assert hint in lines
     for server in published.servers:
         assert str(server) in lines
         assert shlex.split(str(server), comments=True)[2:] == [*server.options]
@@ -108,3 +110,14 @@ def test_the_release_is_the_younger_one(release):
     assert on_cpu.tensorflow == release
     assert on_gpu.tensorflow == max(release, "2.18")
     assert on_cpu.container == on_gpu.container == ""
+
+
+def test_plain_operations_need_no_flag(tmp_path):
+    published = publish(
+        jnp.tanh, tmp_path / "base", args="f32[b,3]", operations="tensorflow", warmup=(1, 8)
+    )
+    (server,) = published.servers
+    assert not any("compilation" in option for option in server.options)
+    assert "operations=" not in str(published)
+    assert not published.first_requests.sizes
+    assert not published.first_requests.unbounded

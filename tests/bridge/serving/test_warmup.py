@@ -130,7 +130,7 @@ def test_inputs_of_every_dtype(tmp_path, dtype):
 def test_made_up_inputs_are_the_same_in_each_run(saved, tmp_path):
     files = []
     for seed in (0, 0, 1):
-        publish(saved, tmp_path, warmup=(2, 4), seed=seed, name="m")
+        publish(saved, tmp_path, warmup=(2, 4), seed=seed, name="m", force=True)
         files.append((tmp_path / str(len(files) + 1) / WARMUP_FILE).read_bytes())
     assert files[0] == files[1] != files[2]
 

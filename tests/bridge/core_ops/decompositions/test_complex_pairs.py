@@ -100,13 +100,13 @@ def test_arguments_and_results_are_pairs_of_symbolic_sizes():
 def test_what_stays_is_as_it_was():
     """Operations on real numbers beside complex ones, those that JAX has composites of included."""
     made = check(
-        lambda z, x: (z * 2, lax.erf(x), lax.top_k(x, 2), jnp.take(x, jnp.arange(2), axis=1)),
+        lambda z, x: (z * 2, lax.asin(x / 9), lax.top_k(x, 2), jnp.take(x, jnp.arange(2), axis=1)),
         Z,
         REAL.astype(np.float32),
         by=PAIRS,
     )
-    assert b"chlo.erf" in made.call.module
-    assert b"chlo.top_k" in made.call.module
+    names = (b"chlo.top_k", b"mhlo.topk")  # the second one before JAX 0.10
+    assert any(name in made.call.module for name in names)
 
 
 @pytest.mark.parametrize(
