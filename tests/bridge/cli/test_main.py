@@ -32,7 +32,9 @@ def test_publish_and_roll_back(saved, tmp_path, capsys):
     assert container.startswith("docker run ")
     assert container.endswith(" --xla_cpu_compilation_enabled=true")
     assert main(["publish", str(saved), str(base), "--version", "7", "--name", "m"]) == 0
-    first, command, container, again, facts, signature = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out.splitlines()
+    first, command, container, suggested, again, facts, signature = printed
+    assert suggested.endswith('publish it with operations="tensorflow"')
     assert again.startswith("serving_default compiles again for each new size of ")
     assert first == f"version 7: {base / '7'}"
     for line in (command, container):
