@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from jax import lax
 import bridge
 import savedmodel
 from savedmodel.read import read_proto
+from tests.bridge.c_programs import build, encode_request, encode_text, run_in_c
 from xla_call_module.errors import ShardingError, StructureError
 
 RANDOM = np.random.default_rng(0)
@@ -97,6 +99,23 @@ def test_each_way_to_call_it_is_right(found, name, size):
         for way in ("eager", "signature", "session"):
             np.testing.assert_allclose(results[way], wanted, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(results["gradient"], gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_the_c_api_runs_them(files, tmp_path):
+    """As TensorFlow Serving loads a file; one program runs all of them at each size."""
+    runs, names, wanted = [], [], []
+    for name, (size, x) in itertools.product(FUNCTIONS, INPUTS.items()):
+        definition = read_proto(files / name).meta_graphs[0].signature_def["serving_default"]
+        runs.append(encode_text(str(files / name)) + encode_request(definition, {"x": x}))
+        names.append(sorted(definition.outputs))
+        wanted.append((f"{name}, {size}", FUNCTIONS[name](PARAMS, x)))
+    program = build("load_and_run", tmp_path)
+    for (error, results), (where, expected) in zip(
+        run_in_c(program, tmp_path, runs, names), wanted, strict=True
+    ):
+        assert error == "", where
+        (found,) = results.values()
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6, err_msg=where)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

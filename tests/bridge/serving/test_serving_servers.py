@@ -170,16 +170,19 @@ def test_eight_threads(server, seconds):
     assert callers.growth < GROWTH, f"{callers.growth} bytes in {callers.answered} requests"
 
 
-def test_a_new_version_takes_over_and_goes_back(command, tmp_path):
-    """With the options that `publish` gives, which say how requests are batched."""
+@pytest.mark.parametrize("operations", ["xla", "tensorflow"])
+def test_a_new_version_takes_over_and_goes_back(command, tmp_path, operations):
+    """With the options that `publish` gives: how requests are batched, and whether XLA is on."""
     base = tmp_path / MODEL
-    options = _options(_publish(base, 1.0, warmup=(1, 4), batching=True))
+    form = {"operations": operations}
+    options = _options(_publish(base, 1.0, warmup=(1, 4), batching=True, **form))
+    assert any("xla" in option for option in options) == (operations == "xla")
     with running(command, tmp_path / "log", options) as server:
         server.wait_for(1)
         for client in (server.grpc, server.rest):
             for batch in (1, 3, 4):
                 _agrees(client.predict({"x": served.inputs(batch)}), "serving_default", batch)
-        assert _publish(base, 3.0, warmup=(2,)).version == 2
+        assert _publish(base, 3.0, warmup=(2,), **form).version == 2
         server.wait_for(2)
         for client in (server.grpc, server.rest):
             answer = client.predict({"x": served.inputs(2)})

@@ -75,10 +75,15 @@ def _has_none(case: Case) -> bool:
 
 
 def _through_tensorflow(
-    case: Case, label: str, flat: Flat, variables: Sequence[tf.Variable] = ()
+    case: Case,
+    label: str,
+    flat: Flat,
+    variables: Sequence[tf.Variable] = (),
+    modes: Sequence[str] = ("eager", "graph", "jit", "signature"),
 ) -> Iterator[Found]:
     """Values for all sizes and gradients for the first, of a flat function in TensorFlow."""
     mode = case.program.option("mode", "eager")
+    mode = mode if mode in modes else modes[-1]
     for number, sizes in enumerate(case.batches):
         order = 0 if number else case.order
         cotangents = case.cotangents(sizes, order)
@@ -231,6 +236,17 @@ def check_convert(case: Case) -> Iterator[Found]:
     yield from _through_tensorflow(case, "convert", flat)
 
 
+def check_plain(case: Case) -> Iterator[Found]:
+    """Converted to TensorFlow's own operations; never compiled, which is what they are for."""
+    converted = bridge.convert(case.exported, operations="tensorflow")
+
+    def flat(leaves: Sequence[Any]) -> list[Any]:
+        args, kwargs = tree_util.tree_unflatten(case.in_tree, leaves)
+        return tree_util.tree_leaves(converted(*args, **kwargs))
+
+    yield from _through_tensorflow(case, "plain", flat, modes=("eager", "graph"))
+
+
 # What ONNX Runtime takes no arrays of from Python, and gives none.
 _CARRIED = dict.fromkeys(("bfloat16", "float8_e4m3fn", "float8_e5m2"), np.dtype("float32"))
 
@@ -327,4 +343,5 @@ RUNNERS: Mapping[str, Callable[[Case], Iterator[Found]]] = {
     "convert": check_convert,
     "retarget": check_retarget,
     "onnx": check_onnx,
+    "plain": check_plain,
 }
