@@ -17,8 +17,8 @@ The way of the data:
         ▼                ▼
     graph/protos.py ──▶ onnx_model.py: onnx.ModelProto, a file (called by conversion.py)
 
-The rooms: `graph` is the graph in the making and the record of ONNX Runtime; `arithmetic`,
-`arrays`, `loops` and `windows` have the rules, a file for each family of operations.
+The rooms: `graph` is the graph in the making and the record of ONNX Runtime; `rules` has the
+rules, a file for each family of operations.
 
 A `Value` is in the graph only as far as it must be. It may be a constant (`array`), integers that
 are sizes of dynamic dimensions (`sizes`, of `size_polynomials.Dim`), or something smaller that
@@ -30,14 +30,14 @@ What ONNX lacks is decomposed before (`bridge.core_ops.decompositions`): complex
 transforms of most lengths, narrow types (int4, float8_e3m4, …) and random bits. To add an operation
 that it has, four files are opened besides this one, which says all that a rule needs to know:
 
-1. The file of its family, such as `arithmetic/elementwise.py`: a function
+1. The file of its family, such as `rules/elementwise.py`: a function
    `_name(graph, op) -> Value` (or a list of them for several results), and its place in `RULES`
    with all attributes that it reads (one that is not listed is refused).
 2. `graph/onnx_runtime.py`, where the ONNX operation is a new one: the dtypes for which the runtime
    has a kernel. Others are widened by the graph. What the runtime computes wrongly goes to
    `DEVIATIONS`. That ONNX and StableHLO mean the same by an operation on NaN, infinities, -0,
    bounds and overflow is for the rule to see to.
-3. `tests/bridge/onnx/<room>/test_<family>.py`: `check(function, *arrays)` of
+3. `tests/bridge/onnx/rules/test_<family>.py`: `check(function, *arrays)` of
    `tests/bridge/onnx/checking.py` says that JAX, ONNX Runtime and ONNX's reference evaluator agree,
    over dtypes and edge values.
 4. `CHANGELOG.md`, and the README where it says what is refused.

@@ -22,21 +22,21 @@ from bridge.core_ops.stablehlo_operation import (
 from bridge.core_ops.windows import dynamic_reduce_window
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
-from bridge.onnx.arithmetic import (
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.kernels import dtype_of
+from bridge.onnx.graph.onnx_runtime import has_kernel
+from bridge.onnx.rules import (
     bits,
     casts,
+    control_flow,
+    convolutions,
     division,
     elementwise,
     fourier,
     reductions,
+    sorting,
 )
-from bridge.onnx.arrays import sorting
-from bridge.onnx.arrays.sorting import approx_top_k, dynamic_top_k, top_k
-from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.kernels import dtype_of
-from bridge.onnx.graph.onnx_runtime import has_kernel
-from bridge.onnx.loops import control_flow
-from bridge.onnx.windows import convolutions
+from bridge.onnx.rules.sorting import approx_top_k, dynamic_top_k, top_k
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
 __all__ = ["TARGET"]

@@ -37,10 +37,7 @@ KINDS: Mapping[str, frozenset[str]] = {
         "bridge.litert.lowering",
         "bridge.litert.worker",  # the converter's faults
         "bridge.onnx",
-        "bridge.onnx.arithmetic",
-        "bridge.onnx.arrays",
-        "bridge.onnx.loops",
-        "bridge.onnx.windows",
+        "bridge.onnx.rules",
         "bridge.tf_operations",
         "xla_call_module.passes",  # the call as an op of TensorFlow
     }),

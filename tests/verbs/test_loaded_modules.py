@@ -30,7 +30,7 @@ _READING = _VALUES | {"savedmodel.decode", "savedmodel.read"}
 _BOTH = _WRITING | _READING
 _LOADING = "core loading"
 _EXPORTING = f"{_LOADING} chains exporting inspecting"
-_ONNX = "core_ops graphs onnx onnx.arithmetic onnx.arrays onnx.graph onnx.loops onnx.windows"
+_ONNX = "core_ops graphs onnx onnx.graph onnx.rules"
 _SAVING = f"{_EXPORTING} batching save saving"
 # The rooms of `bridge` and of `savedmodel`, and the packages of others.
 _PLAIN = "google google_crc32c"

@@ -128,7 +128,7 @@ class Graph(TensorGraph):
         return pooling.max_pool(self, value, rows) if reducer == "maximum" else None
 
     def cast(self, value: Value, dtype: np.dtype[Any]) -> Value:
-        """Cast as ONNX does; `bridge.onnx.arithmetic.casts` has StableHLO's `convert`."""
+        """Cast as ONNX does; `bridge.onnx.rules.casts` has StableHLO's `convert`."""
         if value.dtype != dtype and dtype.name in _FLOAT8_OVERFLOW:
             return self._rounded(value, dtype)
         made = super().cast(value, dtype)

@@ -20,8 +20,8 @@ from bridge.core_ops.sort_comparators import (
 from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
-from bridge.onnx.arithmetic.bits import in_total_order
 from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.rules.bits import in_total_order
 from xla_call_module.size_polynomials import Dim
 from xla_call_module.stablehlo.sort_keys import SortKey, sort_keys_of
 

@@ -15,9 +15,9 @@ from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.size_arithmetic import compute_sizes
 from bridge.graphs.values import Value
-from bridge.onnx.arithmetic.bits import is_negative
-from bridge.onnx.arithmetic.fusions import fuse_quotient
 from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.rules.bits import is_negative
+from bridge.onnx.rules.fusions import fuse_quotient
 
 __all__ = ["RULES"]
 

@@ -19,10 +19,10 @@ from bridge.core_ops.stablehlo_operation import (
 from bridge.graphs import nodes
 from bridge.graphs.size_arithmetic import compare_sizes, compute_sizes
 from bridge.graphs.values import Value
-from bridge.onnx.arithmetic.bits import NOT_READ, in_total_order
-from bridge.onnx.arithmetic.fusions import fuse_product, fuse_sum
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.wide_integers import fits_in_32_bits
+from bridge.onnx.rules.bits import NOT_READ, in_total_order
+from bridge.onnx.rules.fusions import fuse_product, fuse_sum
 from xla_call_module.size_polynomials import broadcast, lower_bound
 from xla_call_module.stablehlo.attributes import comparison_direction
 

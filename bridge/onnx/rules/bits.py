@@ -18,9 +18,9 @@ from bridge.core_ops.stablehlo_operation import Emit, Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.folding import MAX_BYTES
 from bridge.graphs.values import Value, constant_array, of_array
-from bridge.onnx.arithmetic.reductions import reduce_along
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET
+from bridge.onnx.rules.reductions import reduce_along
 from xla_call_module.dtypes import Array
 from xla_call_module.size_polynomials import numbers_of, product
 

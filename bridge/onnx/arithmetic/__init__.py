@@ -1,1 +1,0 @@
-"""Rules for operations that compute: elementwise, bits, conversions, reductions, normalizations."""

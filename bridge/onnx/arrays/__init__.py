@@ -1,1 +1,0 @@
-"""Rules for operations that move elements: shapes, slices, gathers, scatters, sorts."""

@@ -1,1 +1,0 @@
-"""Rules for branches and loops: If, Loop and Scan, of counting loops and of others."""

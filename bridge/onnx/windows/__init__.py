@@ -1,1 +1,0 @@
-"""Rules for contractions, convolutions and windows."""
