@@ -1,4 +1,4 @@
-"""Functions of one element that few targets have as an operation."""
+"""Operations of one element at a time: those that targets have, and functions that few have."""
 
 from __future__ import annotations
 
@@ -6,12 +6,67 @@ from functools import partial
 
 import numpy as np
 
-from bridge.core_ops.stablehlo_operation import Operation
+from bridge.core_ops.regions import is_identity
+from bridge.core_ops.stablehlo_operation import Emit, Operation
 from bridge.graphs import nodes
+from bridge.graphs.size_arithmetic import compute_sizes
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
+from xla_call_module.size_polynomials import broadcast
 
-__all__ = ["cbrt", "round_half_away"]
+__all__ = ["bitwise", "cbrt", "compute", "maximum", "native", "round_half_away"]
+
+_DECIDED = {"And": False, "Or": True}  # by an operand of this value, whatever the other one is
+
+
+def native(op_type: str) -> Emit:
+    """Return the rule of an operation that the target has with the same meaning."""
+
+    def emit(graph: TensorGraph, op: Operation) -> Value:
+        return nodes.elementwise(graph, op_type, *op.operands)
+
+    return emit
+
+
+def compute(graph: TensorGraph, op: Operation, op_type: str, of_bools: str) -> Value:
+    """Return the result of an operation of numbers or sizes, with another name of truth values."""
+    known = compute_sizes(op.name.removeprefix("stablehlo."), op.operands)
+    if known is not None:
+        return known
+    chosen = of_bools if op.operands[0].dtype == bool else op_type
+    return nodes.elementwise(graph, chosen, *op.operands)
+
+
+def bitwise(op_type: str, of_bools: str = "") -> Emit:
+    """Return the rule of an operation of truth values, or of the bits of integers.
+
+    Args:
+        op_type: its name of truth values, and of bits with `Bitwise` in front.
+        of_bools: another name of truth values.
+    """
+
+    def emit(graph: TensorGraph, op: Operation) -> Value:
+        if op.operands[0].dtype != bool:
+            return nodes.elementwise(graph, f"Bitwise{op_type}", *op.operands)
+        decided = _DECIDED.get(op_type)
+        for value in op.operands:
+            if value.scalar is not None and bool(value.scalar) == decided:
+                return value.broadcast_to(broadcast([operand.shape for operand in op.operands]))
+        return nodes.elementwise(graph, of_bools or op_type, *op.operands)
+
+    return emit
+
+
+def maximum(graph: TensorGraph, op: Operation) -> Value:
+    """Return a maximum, or Relu where one operand is zero, which runtimes fuse."""
+    left, right = op.operands
+    shape = broadcast([left.shape, right.shape])
+    for value, other in ((left, right), (right, left)):
+        if is_identity("maximum", other):
+            return value.broadcast_to(shape)
+        if value.is_float and value.array is None and other.scalar in (0,):
+            return nodes.elementwise(graph, "Relu", value).broadcast_to(shape)
+    return compute(graph, op, "Max", "Or")
 
 
 def round_half_away(graph: TensorGraph, op: Operation) -> Value:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from bridge.core_ops.convolution_windows import (
+    ConvolutionWindow,
+    convolution_rules,
+    reversed_dimensions,
+)
 from bridge.core_ops.slicing import pad
-from bridge.core_ops.stablehlo_operation import Operation, Rule
+from bridge.core_ops.stablehlo_operation import Operation
 from bridge.core_ops.windows import count_windows
 from bridge.graphs import layouts, nodes
 from bridge.graphs.values import Value
@@ -19,7 +22,6 @@ from bridge.tf_operations.operation_graph import Graph
 from bridge.tf_operations.signatures import has_kernel
 from xla_call_module.size_polynomials import Dim, floordiv, is_static, numbers_of, product
 from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
-from xla_call_module.stablehlo.walking import CONVOLUTION_ATTRIBUTES
 
 __all__ = ["RULES"]
 
@@ -29,48 +31,6 @@ _MAX_SPATIAL = 3
 _OF_KERNEL_GRADIENT = ([3, 1, 2, 0], [1, 2, 0, 3], [2, 0, 1, 3])
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """The window of a convolution, one number for each spatial dimension.
-
-    Attributes:
-        strides: the distance from one place of the kernel to the next.
-        low: the number of zeros before the input; a negative one cuts off.
-        high: the number behind it.
-        base_dilations: the distance between elements of the input.
-        dilations: the distance between elements of the kernel.
-    """
-
-    strides: tuple[int, ...]
-    low: tuple[Dim, ...]
-    high: tuple[Dim, ...]
-    base_dilations: tuple[int, ...]
-    dilations: tuple[int, ...]
-
-    def unpadded(self) -> _Window:
-        """Return the same window on an input that is padded and dilated."""
-        count = len(self.strides)
-        return dataclasses.replace(
-            self, low=(0,) * count, high=(0,) * count, base_dilations=(1,) * count
-        )
-
-    def with_dimension(self) -> _Window:
-        """Return the window with a dimension of size 1 more in front."""
-        return _Window((1, *self.strides), (0, *self.low), (0, *self.high),
-                       (1, *self.base_dilations), (1, *self.dilations))  # fmt: skip
-
-
-def _convolution(graph: Graph, op: Operation) -> Value:
-    return _convolve(graph, op, *op.padding(op.operands[0].rank - 2))
-
-
-def _dynamic_conv(graph: Graph, op: Operation) -> Value:
-    """Return a convolution whose padding is computed, of sizes as a rule."""
-    value = nodes.reshape(graph, op.operands[2], (2 * (op.operands[0].rank - 2),))
-    padding = dataclasses.replace(op, operands=(value,)).sizes(graph, 0)
-    return _convolve(graph, op, padding[::2], padding[1::2])
-
-
 def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Dim]) -> Value:
     inputs, kernels, outputs = _dimensions(op)
     if len(inputs) - 2 > _MAX_SPATIAL:
@@ -78,31 +38,25 @@ def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Di
     x, w = (nodes.cast(graph, v, op.result.dtype) for v in op.operands[:2])
     if w.dtype.name in ("int64", "uint32", "uint64", "bool"):
         op.refuse(f"TensorFlow has no convolution of {w.dtype.name}", "convert it to float32")
-    ones = (1,) * (x.rank - 2)
-    window = _Window(
-        strides=op.integers("window_strides", ones),
-        low=tuple(low),
-        high=tuple(high),
-        base_dilations=op.integers("lhs_dilation", ones),
-        dilations=op.integers("rhs_dilation", ones),
-    )
-    reversal = op.raw.attributes["window_reversal"] if op.has("window_reversal") else ()
+    window = ConvolutionWindow.of(op, low, high)
     groups, batches = op.integer("feature_group_count", 1), op.integer("batch_group_count", 1)
     turned = (inputs, kernels, outputs)
     is_gradient = turned == _OF_KERNEL_GRADIENT and (groups, batches) == (1, 1)
-    if is_gradient and not any(reversal):
+    if is_gradient and not reversed_dimensions(op):
         gradient = _kernel_gradient(graph, x, w, window)
         if gradient is not None:
             return gradient
     x, w = nodes.transpose(graph, x, inputs), nodes.transpose(graph, w, kernels)
-    w = nodes.reverse(graph, w, [axis for axis, flag in enumerate(reversal) if flag])
+    w = nodes.reverse(graph, w, reversed_dimensions(op))
     if batches > 1:
         x, groups = _batches_as_features(graph, x, batches), batches
     result = _complex(graph, x, w, window, groups)
     return layouts.transpose(graph, result, [outputs.index(axis) for axis in range(len(outputs))])
 
 
-def _kernel_gradient(graph: Graph, x: Value, cotangent: Value, window: _Window) -> Value | None:
+def _kernel_gradient(
+    graph: Graph, x: Value, cotangent: Value, window: ConvolutionWindow
+) -> Value | None:
     """Return Conv2DBackpropFilter of images; None where it would be of another window.
 
     The strides of the convolution that it is the gradient of are the dilations here.
@@ -158,7 +112,7 @@ def _batches_as_features(graph: Graph, x: Value, groups: int) -> Value:
     return nodes.reshape(graph, turned, [each, *spatial, features * groups])
 
 
-def _complex(graph: Graph, x: Value, w: Value, window: _Window, groups: int) -> Value:
+def _complex(graph: Graph, x: Value, w: Value, window: ConvolutionWindow, groups: int) -> Value:
     """Return the convolution, of complex numbers by those of their parts."""
     if x.dtype.kind != "c":
         return _of_any_rank(graph, x, w, window, groups)
@@ -175,7 +129,7 @@ def _complex(graph: Graph, x: Value, w: Value, window: _Window, groups: int) -> 
     return graph.node("Complex", parts, shape=parts[0].shape, dtype=x.dtype)
 
 
-def _of_any_rank(graph: Graph, x: Value, w: Value, window: _Window, groups: int) -> Value:
+def _of_any_rank(graph: Graph, x: Value, w: Value, window: ConvolutionWindow, groups: int) -> Value:
     """Return the convolution, along one dimension at least two by those along two."""
     if x.rank - 2 < 2:
         x, w = nodes.expand_dims(graph, x, [1]), nodes.expand_dims(graph, w, [0])
@@ -202,7 +156,7 @@ def _of_any_rank(graph: Graph, x: Value, w: Value, window: _Window, groups: int)
     return graph.node("Conv2D" if x.rank == 4 else "Conv3D", inputs, shape=shape, **moves)
 
 
-def _padded(graph: Graph, x: Value, window: _Window) -> tuple[Value, _Window]:
+def _padded(graph: Graph, x: Value, window: ConvolutionWindow) -> tuple[Value, ConvolutionWindow]:
     """Return the input with what an operation cannot put around and between its elements."""
     sizes = [*window.low, *window.high]
     plain = is_static(sizes) and all(int(str(n)) >= 0 for n in sizes)
@@ -215,7 +169,9 @@ def _padded(graph: Graph, x: Value, window: _Window) -> tuple[Value, _Window]:
     return x, window.unpadded()
 
 
-def _attributes(x: Value, w: Value, window: _Window, sizes: Sequence[Dim]) -> dict[str, Any]:
+def _attributes(
+    x: Value, w: Value, window: ConvolutionWindow, sizes: Sequence[Dim]
+) -> dict[str, Any]:
     """Return strides, dilations and the padding: VALID or SAME where it is that."""
     moves: dict[str, Any] = {
         "strides": [1, *window.strides, 1],
@@ -230,7 +186,7 @@ def _attributes(x: Value, w: Value, window: _Window, sizes: Sequence[Dim]) -> di
     return {**moves, "padding": "EXPLICIT", "explicit_paddings": pads}
 
 
-def _is_same(x: Value, w: Value, window: _Window, sizes: Sequence[Dim]) -> bool:
+def _is_same(x: Value, w: Value, window: ConvolutionWindow, sizes: Sequence[Dim]) -> bool:
     """Return whether the padding is what TensorFlow computes for SAME."""
     whole = (*x.shape[1:-1], *w.shape[:-2], *sizes)
     if not is_static(whole):
@@ -247,12 +203,12 @@ def _is_same(x: Value, w: Value, window: _Window, sizes: Sequence[Dim]) -> bool:
     return True
 
 
-def _is_depthwise(window: _Window, moves: dict[str, Any]) -> bool:
+def _is_depthwise(window: ConvolutionWindow, moves: dict[str, Any]) -> bool:
     del moves
     return len(set(window.strides)) == 1 and set(window.dilations) == {1}
 
 
-def _in_groups(graph: Graph, x: Value, w: Value, window: _Window, groups: int) -> Value:
+def _in_groups(graph: Graph, x: Value, w: Value, window: ConvolutionWindow, groups: int) -> Value:
     """Return the convolutions of each group of features side by side."""
     parts = []
     for group in range(groups):
@@ -268,7 +224,4 @@ def _group(graph: Graph, value: Value, group: int, groups: int) -> Value:
     return nodes.slice_along(graph, value, value.rank - 1, start, limit)
 
 
-RULES = {
-    "stablehlo.convolution": Rule(_convolution, CONVOLUTION_ATTRIBUTES),
-    "stablehlo.dynamic_conv": Rule(_dynamic_conv, CONVOLUTION_ATTRIBUTES),
-}
+RULES = convolution_rules(_convolve)

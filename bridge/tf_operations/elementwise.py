@@ -9,7 +9,6 @@ import numpy as np
 
 from bridge.core_ops import elementary
 from bridge.core_ops.integer_division import divide_integers, remainder_of_integers, whole_power
-from bridge.core_ops.regions import is_identity
 from bridge.core_ops.softmaxes import fuse_log_softmax, fuse_softmax
 from bridge.core_ops.stablehlo_operation import Emit, Operation, Rule
 from bridge.graphs import nodes
@@ -29,65 +28,31 @@ from bridge.tf_operations.fusions import fuse_affine, fuse_mean
 from bridge.tf_operations.linear_algebra import fuse_triangle
 from bridge.tf_operations.operation_graph import Graph
 from bridge.tf_operations.pooling import fuse_mean_of_windows
-from xla_call_module.size_polynomials import broadcast, lower_bound
+from xla_call_module.size_polynomials import lower_bound
 from xla_call_module.stablehlo.attributes import comparison_direction
 
-__all__ = ["RULES", "erf", "native"]
+__all__ = ["RULES", "erf"]
 
 _ACCURACY = ("result_accuracy",)  # a permission to be less precise, of which no use is made
 
 
-def native(op_type: str) -> Emit:
-    """Return the rule of an operation that TensorFlow has with the same meaning."""
-
-    def emit(graph: Graph, op: Operation) -> Value:
-        return nodes.elementwise(graph, op_type, *op.operands)
-
-    return emit
-
-
-def _compute(graph: Graph, op: Operation, op_type: str, of_bools: str) -> Value:
-    """Return the result of an operation of numbers or sizes, with another name of truth values."""
-    known = compute_sizes(op.name.removeprefix("stablehlo."), op.operands)
-    if known is not None:
-        return known
-    chosen = of_bools if op.operands[0].dtype == bool else op_type
-    return nodes.elementwise(graph, chosen, *op.operands)
-
-
 def _arithmetic(op_type: str, of_bools: str) -> Emit:
-    return lambda graph, op: _compute(graph, op, op_type, of_bools)
+    return lambda graph, op: elementary.compute(graph, op, op_type, of_bools)
 
 
 def _add(graph: Graph, op: Operation) -> Value:
     left, right = op.operands
     fused = fuse_affine(graph, left, right) if left.is_float else None
-    return fused or _compute(graph, op, "Add", "Or")
+    return fused or elementary.compute(graph, op, "Add", "Or")
 
 
 def _subtract(graph: Graph, op: Operation) -> Value:
     left, right = op.operands
     if left.is_float and (fused := fuse_log_softmax(graph, left, right)) is not None:
         return fused
-    return _compute(graph, op, "Sub", "NotEqual")
+    return elementary.compute(graph, op, "Sub", "NotEqual")
 
 
-def _bitwise(op_type: str, of_bools: str) -> Emit:
-    """The rule of an operation of truth values, or of the bits of integers."""
-
-    def emit(graph: Graph, op: Operation) -> Value:
-        if op.operands[0].dtype != bool:
-            return nodes.elementwise(graph, f"Bitwise{op_type}", *op.operands)
-        decided = _DECIDED.get(op_type)
-        for value in op.operands:
-            if value.scalar is not None and bool(value.scalar) == decided:
-                return value.broadcast_to(broadcast([operand.shape for operand in op.operands]))
-        return nodes.elementwise(graph, of_bools, *op.operands)
-
-    return emit
-
-
-_DECIDED = {"And": False, "Or": True}  # by an operand of this value, whatever the other one is
 _ORDERS = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 
 
@@ -100,18 +65,6 @@ def _not(graph: Graph, op: Operation) -> Value:
     if source is not None and source.op_type in _ORDERS:
         return nodes.elementwise(graph, "NotEqual", value, True)
     return nodes.elementwise(graph, "Not", value)
-
-
-def _maximum(graph: Graph, op: Operation) -> Value:
-    """Return a maximum, or Relu where one operand is zero."""
-    left, right = op.operands
-    shape = broadcast([left.shape, right.shape])
-    for value, other in ((left, right), (right, left)):
-        if is_identity("maximum", other):
-            return value.broadcast_to(shape)
-        if value.is_float and value.array is None and other.scalar in (0,):
-            return nodes.elementwise(graph, "Relu", value).broadcast_to(shape)
-    return _compute(graph, op, "Max", "Or")
 
 
 def _abs(graph: Graph, op: Operation) -> Value:
@@ -286,13 +239,13 @@ _SAME = {
 }  # fmt: skip
 RULES = {
     **{
-        f"stablehlo.{name}": Rule(native(op_type), _ACCURACY, expand=False)
+        f"stablehlo.{name}": Rule(elementary.native(op_type), _ACCURACY, expand=False)
         for name, op_type in _SAME.items()
     },
     "stablehlo.abs": Rule(_abs, expand=False),
     "stablehlo.add": Rule(_add, expand=False),
-    "stablehlo.and": Rule(_bitwise("And", "And"), expand=False),
-    "stablehlo.atan2": Rule(native("Atan2"), _ACCURACY, expand=False),
+    "stablehlo.and": Rule(elementary.bitwise("And"), expand=False),
+    "stablehlo.atan2": Rule(elementary.native("Atan2"), _ACCURACY, expand=False),
     "stablehlo.cbrt": Rule(elementary.cbrt, _ACCURACY, expand=False),
     "stablehlo.clamp": Rule(_clamp, expand=False),
     "stablehlo.compare": Rule(_compare, ("compare_type", "comparison_direction"), expand=False),
@@ -300,13 +253,13 @@ RULES = {
     "stablehlo.convert": Rule(_convert, expand=False),
     "stablehlo.divide": Rule(_divide, expand=False),
     "stablehlo.imag": Rule(_imag, expand=False),
-    "stablehlo.is_finite": Rule(native("IsFinite"), expand=False),
-    "stablehlo.maximum": Rule(_maximum, expand=False),
+    "stablehlo.is_finite": Rule(elementary.native("IsFinite"), expand=False),
+    "stablehlo.maximum": Rule(elementary.maximum, expand=False),
     "stablehlo.minimum": Rule(_arithmetic("Min", "And"), expand=False),
     "stablehlo.multiply": Rule(_arithmetic("Mul", "And"), expand=False),
     "stablehlo.negate": Rule(_negate, expand=False),
     "stablehlo.not": Rule(_not, expand=False),
-    "stablehlo.or": Rule(_bitwise("Or", "Or"), expand=False),
+    "stablehlo.or": Rule(elementary.bitwise("Or"), expand=False),
     "stablehlo.power": Rule(_power, _ACCURACY, expand=False),
     "stablehlo.real": Rule(_real, expand=False),
     "stablehlo.remainder": Rule(_remainder, expand=False),
@@ -315,5 +268,5 @@ RULES = {
     "stablehlo.select": Rule(_select, expand=False),
     "stablehlo.sign": Rule(_sign, expand=False),
     "stablehlo.subtract": Rule(_subtract, expand=False),
-    "stablehlo.xor": Rule(_bitwise("Xor", "NotEqual"), expand=False),
+    "stablehlo.xor": Rule(elementary.bitwise("Xor", "NotEqual"), expand=False),
 }

@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core_ops import branches, collectives, dots, gathers, scatters, shapes, slicing, windows
+from bridge.core_ops import (
+    branches,
+    collectives,
+    dots,
+    elementary,
+    gathers,
+    scatters,
+    shapes,
+    slicing,
+    windows,
+)
 from bridge.core_ops.decompositions.composed_operations import COMPOSED_OPERATIONS
 from bridge.core_ops.decompositions.narrow_types import NARROW_TYPES_IN_WIDER
 from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
@@ -89,7 +99,7 @@ _CUSTOM_CALLS: Mapping[str, Rule] = {
     "Sharding": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "annotate_device_placement": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "xla.sdy.FuncResultSharding": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
-    "mhlo.tan": Rule(elementwise.native("Tan"), CUSTOM_CALL_ATTRIBUTES, expand=False),
+    "mhlo.tan": Rule(elementary.native("Tan"), CUSTOM_CALL_ATTRIBUTES, expand=False),
     "shape_assertion": Rule(_nothing, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "stablehlo.dynamic_reduce_window": Rule(
         dynamic_reduce_window, CUSTOM_CALL_ATTRIBUTES, expand=False

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from bridge.core_ops.convolution_windows import (
+    ConvolutionWindow,
+    convolution_rules,
+    reversed_dimensions,
+)
 from bridge.core_ops.slicing import pad
-from bridge.core_ops.stablehlo_operation import Operation, Rule
+from bridge.core_ops.stablehlo_operation import Operation
 from bridge.core_ops.windows import count_windows
 from bridge.graphs import layouts, nodes
 from bridge.graphs.values import Value
@@ -24,7 +27,6 @@ from xla_call_module.size_polynomials import (
     product,
 )
 from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
-from xla_call_module.stablehlo.walking import CONVOLUTION_ATTRIBUTES
 
 __all__ = ["RULES"]
 
@@ -32,54 +34,13 @@ _MAX_PLACES = 10_000  # in a kernel, for each of which there may be a product of
 _DTYPES = ("bfloat16", "float16", "float32")  # computed by a kernel of its own or in float32
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """The window of a convolution, one number for each spatial dimension.
-
-    Attributes:
-        strides: the distance from one place of the kernel to the next.
-        low: the number of zeros before the input; a negative one cuts off.
-        high: the number behind it.
-        base_dilations: the distance between elements of the input.
-        dilations: the distance between elements of the kernel.
-    """
-
-    strides: tuple[int, ...]
-    low: tuple[Dim, ...]
-    high: tuple[Dim, ...]
-    base_dilations: tuple[int, ...]
-    dilations: tuple[int, ...]
-
-
-def _convolution(graph: Graph, op: Operation) -> Value:
-    return _convolve(graph, op, *op.padding(op.operands[0].rank - 2))
-
-
-def _dynamic_conv(graph: Graph, op: Operation) -> Value:
-    """Return a convolution whose padding is computed, of sizes as a rule."""
-    value = nodes.reshape(graph, op.operands[2], (2 * (op.operands[0].rank - 2),))
-    padding = dataclasses.replace(op, operands=(value,)).sizes(graph, 0)
-    return _convolve(graph, op, padding[::2], padding[1::2])
-
-
 def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Dim]) -> Value:
     inputs, kernels, outputs = _dimensions(op)
     value, kernel = (nodes.cast(graph, v, op.result.dtype) for v in op.operands[:2])
     x = nodes.transpose(graph, value, inputs)
     w = nodes.transpose(graph, kernel, kernels)
-    spatial = range(2, x.rank)
-    ones = (1,) * len(spatial)
-    window = _Window(
-        strides=op.integers("window_strides", ones),
-        low=tuple(low),
-        high=tuple(high),
-        base_dilations=op.integers("lhs_dilation", ones),
-        dilations=op.integers("rhs_dilation", ones),
-    )
-    reversal = op.raw.attributes["window_reversal"] if op.has("window_reversal") else ()
-    w = nodes.reverse(
-        graph, w, [axis for axis, flag in zip(spatial, reversal, strict=False) if flag]
-    )
+    window = ConvolutionWindow.of(op, low, high)
+    w = nodes.reverse(graph, w, [2 + axis for axis in reversed_dimensions(op)])
     groups, batches = op.integer("feature_group_count", 1), op.integer("batch_group_count", 1)
     if batches > 1:
         x, groups = _batches_as_features(graph, x, batches), batches
@@ -121,11 +82,11 @@ def _has_kernel(x: Value) -> bool:
     return x.rank - 2 <= CONV_MAX_SPATIAL_DIMENSIONS and x.dtype.name in _DTYPES
 
 
-def _in_order(graph: Graph, x: Value, w: Value, window: _Window, groups: int) -> Value:
+def _in_order(graph: Graph, x: Value, w: Value, window: ConvolutionWindow, groups: int) -> Value:
     """The convolution with batch and features in front, rows of kernels likewise."""
     count = x.rank - 2
     if count == 0:  # a product of matrices
-        one = _Window((1,), (0,), (0,), (1,), (1,))
+        one = ConvolutionWindow((1,), (0,), (0,), (1,), (1,))
         x, w = (nodes.expand_dims(graph, value, [2]) for value in (x, w))
         return nodes.squeeze(graph, _in_order(graph, x, w, one, groups), [2])
     has_kernel = _has_kernel(x)
@@ -164,7 +125,9 @@ def _with_feature(graph: Graph, value: Value) -> Value:
     return nodes.concat(graph, [value, nodes.constant_like(value, 0).broadcast_to(shape)], 1)
 
 
-def _padded(graph: Graph, x: Value, window: _Window, *, all_of_it: bool) -> tuple[Value, _Window]:
+def _padded(
+    graph: Graph, x: Value, window: ConvolutionWindow, *, all_of_it: bool
+) -> tuple[Value, ConvolutionWindow]:
     """The input with what Conv cannot put around and between its elements."""
     sizes = [*window.low, *window.high]
     plain = is_static(sizes) and all(int(str(n)) >= 0 for n in sizes)
@@ -179,10 +142,10 @@ def _padded(graph: Graph, x: Value, window: _Window, *, all_of_it: bool) -> tupl
         (0, 0, *window.high),
         (0, 0, *(step - 1 for step in window.base_dilations)),
     )
-    return x, _Window(window.strides, zeros, zeros, (1,) * len(zeros), window.dilations)
+    return x, ConvolutionWindow(window.strides, zeros, zeros, (1,) * len(zeros), window.dilations)
 
 
-def _output_sizes(x: Value, w: Value, window: _Window) -> list[Dim]:
+def _output_sizes(x: Value, w: Value, window: ConvolutionWindow) -> list[Dim]:
     sizes: list[Dim] = []
     for axis, (stride, dilation) in enumerate(zip(window.strides, window.dilations, strict=True)):
         length = x.shape[axis + 2] + window.low[axis] + window.high[axis]
@@ -190,7 +153,7 @@ def _output_sizes(x: Value, w: Value, window: _Window) -> list[Dim]:
     return sizes
 
 
-def _transposed_pads(w: Value, window: _Window) -> tuple[list[int], list[int]] | None:
+def _transposed_pads(w: Value, window: ConvolutionWindow) -> tuple[list[int], list[int]] | None:
     """Return what ConvTranspose cuts off at both ends, for an input with base dilations.
 
     What it does not cut off behind, it adds, but less than a stride. None where it does not fit.
@@ -214,7 +177,7 @@ def _conv_transpose(
     graph: Graph,
     x: Value,
     w: Value,
-    window: _Window,
+    window: ConvolutionWindow,
     pads: tuple[list[int], list[int]],
 ) -> Value:
     """Return ConvTranspose, which adds the reversed kernel for each element of the input."""
@@ -241,7 +204,7 @@ def _conv_transpose(
     )
 
 
-def _by_products(graph: Graph, x: Value, w: Value, window: _Window, groups: int) -> Value:
+def _by_products(graph: Graph, x: Value, w: Value, window: ConvolutionWindow, groups: int) -> Value:
     """Return the sum of a product of matrices for each place in the kernel."""
     batch, features, *_ = x.shape
     rows, columns, *reach = w.shape
@@ -264,7 +227,7 @@ def _by_products(graph: Graph, x: Value, w: Value, window: _Window, groups: int)
 
 
 def _under(
-    graph: Graph, x: Value, place: Sequence[int], sizes: Sequence[Dim], window: _Window
+    graph: Graph, x: Value, place: Sequence[int], sizes: Sequence[Dim], window: ConvolutionWindow
 ) -> Value:
     """The elements of the input that one element of the kernel meets."""
     starts = [n * dilation for n, dilation in zip(place, window.dilations, strict=True)]
@@ -275,7 +238,4 @@ def _under(
     return nodes.slice_(graph, x, starts, limits, window.strides, axes=range(2, x.rank))
 
 
-RULES = {
-    "stablehlo.convolution": Rule(_convolution, CONVOLUTION_ATTRIBUTES),
-    "stablehlo.dynamic_conv": Rule(_dynamic_conv, CONVOLUTION_ATTRIBUTES),
-}
+RULES = convolution_rules(_convolve)

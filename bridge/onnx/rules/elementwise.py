@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 
 from bridge.core_ops import elementary
-from bridge.core_ops.regions import is_identity
 from bridge.core_ops.softmaxes import fuse_log_softmax
 from bridge.core_ops.stablehlo_operation import (
     Emit,
@@ -23,61 +22,14 @@ from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.wide_integers import fits_in_32_bits
 from bridge.onnx.rules.bits import NOT_READ, in_total_order
 from bridge.onnx.rules.fusions import fuse_product, fuse_sum
-from xla_call_module.size_polynomials import broadcast, lower_bound
+from xla_call_module.size_polynomials import lower_bound
 from xla_call_module.stablehlo.attributes import comparison_direction
 
 __all__ = ["RULES", "tan"]
 
 
-def _same(op_type: str) -> Emit:
-    """The rule of an operation that ONNX has with the same meaning."""
-
-    def emit(graph: Graph, op: Operation) -> Value:
-        return nodes.elementwise(graph, op_type, *op.operands)
-
-    return emit
-
-
-def _compute(graph: Graph, op: Operation, op_type: str, of_bools: str) -> Value:
-    known = compute_sizes(op.name.removeprefix("stablehlo."), op.operands)
-    if known is not None:
-        return known
-    chosen = of_bools if op.operands[0].dtype == bool else op_type
-    return nodes.elementwise(graph, chosen, *op.operands)
-
-
-def _bitwise(op_type: str) -> Emit:
-    """The rule of an operation of truth values, or of the bits of integers."""
-
-    def emit(graph: Graph, op: Operation) -> Value:
-        if op.operands[0].dtype != bool:
-            return nodes.elementwise(graph, f"Bitwise{op_type}", *op.operands)
-        decided = _DECIDED.get(op_type)
-        for value in op.operands:
-            if value.scalar is not None and bool(value.scalar) == decided:
-                return value.broadcast_to(broadcast([operand.shape for operand in op.operands]))
-        return nodes.elementwise(graph, op_type, *op.operands)
-
-    return emit
-
-
-_DECIDED = {"And": False, "Or": True}  # by an operand of this value, whatever the other one is
-
-
-def _maximum(graph: Graph, op: Operation) -> Value:
-    """Return a maximum, or Relu where one operand is zero, which runtimes fuse."""
-    left, right = op.operands
-    for value, other in ((left, right), (right, left)):
-        if is_identity("maximum", other):
-            return value.broadcast_to(broadcast([left.shape, right.shape]))
-        if value.is_float and value.array is None and other.scalar in (0,):
-            rectified = nodes.elementwise(graph, "Relu", value)
-            return rectified.broadcast_to(broadcast([left.shape, right.shape]))
-    return _compute(graph, op, "Max", "Or")
-
-
 def _minimum(graph: Graph, op: Operation) -> Value:
-    return _compute(graph, op, "Min", "And")
+    return elementary.compute(graph, op, "Min", "And")
 
 
 def _fused(fuse: Callable[..., Value | None], op_type: str, of_bools: str) -> Emit:
@@ -85,7 +37,7 @@ def _fused(fuse: Callable[..., Value | None], op_type: str, of_bools: str) -> Em
 
     def emit(graph: Graph, op: Operation) -> Value:
         fused = fuse(graph, *op.operands) if op.operands[0].is_float else None
-        return fused or _compute(graph, op, op_type, of_bools)
+        return fused or elementary.compute(graph, op, op_type, of_bools)
 
     return emit
 
@@ -261,12 +213,12 @@ _SAME = {
 }  # fmt: skip
 RULES = {
     **{
-        f"stablehlo.{name}": Rule(_same(op_type), _ACCURACY, expand=False)
+        f"stablehlo.{name}": Rule(elementary.native(op_type), _ACCURACY, expand=False)
         for name, op_type in _SAME.items()
     },
     "stablehlo.abs": Rule(_abs, expand=False),
     "stablehlo.add": Rule(_fused(fuse_sum, "Add", "Or"), expand=False),
-    "stablehlo.and": Rule(_bitwise("And"), expand=False),
+    "stablehlo.and": Rule(elementary.bitwise("And"), expand=False),
     "stablehlo.cbrt": Rule(elementary.cbrt, _ACCURACY, expand=False),
     "stablehlo.exponential_minus_one": Rule(
         _widened(_exponential_minus_one), _ACCURACY, expand=False
@@ -275,19 +227,19 @@ RULES = {
     "stablehlo.is_finite": Rule(_is_finite, expand=False),
     "stablehlo.log_plus_one": Rule(_widened(_log_plus_one), _ACCURACY, expand=False),
     "stablehlo.logistic": Rule(_logistic, _ACCURACY, expand=False),
-    "stablehlo.maximum": Rule(_maximum, expand=False),
+    "stablehlo.maximum": Rule(elementary.maximum, expand=False),
     "stablehlo.minimum": Rule(_minimum, expand=False),
     "stablehlo.multiply": Rule(_fused(fuse_product, "Mul", "And"), expand=False),
     "stablehlo.negate": Rule(_negate, expand=False),
-    "stablehlo.not": Rule(_bitwise("Not"), expand=False),
-    "stablehlo.or": Rule(_bitwise("Or"), expand=False),
+    "stablehlo.not": Rule(elementary.bitwise("Not"), expand=False),
+    "stablehlo.or": Rule(elementary.bitwise("Or"), expand=False),
     "stablehlo.real": Rule(identity, expand=False),  # complex numbers are refused before
     "stablehlo.round_nearest_afz": Rule(elementary.round_half_away, expand=False),
     "stablehlo.rsqrt": Rule(_rsqrt, _ACCURACY, expand=False),
     "stablehlo.sign": Rule(_sign, expand=False),
     "stablehlo.subtract": Rule(_fused(fuse_log_softmax, "Sub", "Xor"), expand=False),
     "stablehlo.tan": Rule(tan, _ACCURACY, expand=False),
-    "stablehlo.xor": Rule(_bitwise("Xor"), expand=False),
+    "stablehlo.xor": Rule(elementary.bitwise("Xor"), expand=False),
     "stablehlo.clamp": Rule(_clamp, expand=False),
     "stablehlo.compare": Rule(_compare, ("compare_type", "comparison_direction"), expand=False),
     "stablehlo.select": Rule(_select, expand=False),

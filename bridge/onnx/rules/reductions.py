@@ -6,23 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bridge.core_ops.reductions import Reductions
 from bridge.core_ops.regions import (
     in_lines,
-    is_counting,
-    is_identity,
     may_be_empty,
-    reduce_by_region,
-    reducer_of,
     shape_without,
 )
 from bridge.core_ops.softmaxes import Reduction
-from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import layouts, nodes
 from bridge.graphs.values import Value, of_array
 from bridge.onnx.graph.graph_builder import Graph
-from xla_call_module.size_polynomials import product
 from xla_call_module.stablehlo.combiners import (
-    extreme_and_place_of,
     identity_of,
 )
 
@@ -36,50 +30,15 @@ _OPERATIONS = {
     "multiply": "ReduceProd",
     "or": "ReduceMax",
 }
-_COMBINING = {
-    "add": "Add",
-    "and": "And",
-    "maximum": "Max",
-    "minimum": "Min",
-    "multiply": "Mul",
-    "or": "Or",
-}
 
 
-def _reduce(graph: Graph, op: Operation) -> Sequence[Value]:
-    count = len(op.operands) // 2
-    values, starts = op.operands[:count], op.operands[count:]
-    axes, (region,) = op.integers("dimensions"), op.regions
-    if product(values[0].shape[axis] for axis in axes) == 0:
-        shape = shape_without(values[0].shape, axes)
-        return [nodes.broadcast_in_dim(graph, start, [], shape) for start in starts]
-    reducer = reducer_of(region) if count == 1 else ""
-    if reducer in _OPERATIONS and _has_operation(reducer, values[0]):
-        return [_reduce_simply(graph, reducer, values[0], starts[0], axes)]
-    orderly = count == 2 and len(axes) == 1 and values[0].dtype != np.uint64
-    orderly = orderly and not may_be_empty(values[0], axes)
-    if orderly and is_counting(graph, values[1], axes[0]):
-        order = extreme_and_place_of(region.block)
-        least = "maximum" if order == "max" else "minimum"
-        if order and is_identity(least, starts[0]) and starts[1].scalar == 0:
-            return _extreme_and_index(graph, order, values, axes[0])
-    return reduce_by_region(graph, region, values, starts, axes)
-
-
-def _has_operation(reducer: str, value: Value) -> bool:
-    """Return whether ONNX has the reduction: not of bits, integer products and sums of bools."""
-    if reducer in ("and", "or"):
-        return value.dtype == bool
-    return value.is_float or (value.dtype != bool and reducer != "multiply")
-
-
-def _reduce_simply(
-    graph: Graph, reducer: str, value: Value, start: Value, axes: Sequence[int]
-) -> Value:
-    result = reduce_along(graph, reducer, value, axes)
-    if is_identity(reducer, start):
-        return result
-    return nodes.elementwise(graph, _COMBINING[reducer], result, start)
+def _reducer(name: str, value: Value) -> str:
+    """Return a reducer that ONNX has: not of bits, integer products and sums of bools."""
+    if name in ("and", "or"):
+        has_it = value.dtype == bool
+    else:
+        has_it = value.is_float or (value.dtype != bool and name != "multiply")
+    return name if has_it and name in _OPERATIONS else ""
 
 
 def reduce_along(graph: Graph, reducer: str, value: Value, axes: Sequence[int]) -> Value:
@@ -178,6 +137,10 @@ def _take(graph: Graph, value: Value, where: Value, axis: int) -> Value:
     return nodes.squeeze(graph, taken, [axis])
 
 
-RULES = {
-    "stablehlo.reduce": Rule(_reduce, ("dimensions",), expand=False),
-}
+_REDUCTIONS = Reductions(
+    reducer=_reducer,
+    along=reduce_along,
+    extreme_and_place=_extreme_and_index,
+    without_places=frozenset({"uint64"}),
+)
+RULES = _REDUCTIONS.rules()
