@@ -97,6 +97,8 @@ def compare(
     given: list[Array] = [*trial.inputs.values(), *_values(trial.cotangents)]
     rows: list[VerifyRow] = []
     overflowing = trial.kind in _OVERFLOWING or any(map(has_infinity, trial.inputs.values()))
+    # Of infinities, differences and products with 0 are NaN.
+    special = any(not is_finite(a) for a in trial.inputs.values() if a.dtype.kind in "fcV")
     for order, expected in enumerate(trial.expected):
         # A compiler may simplify infinity times zero to either.
         if overflowing and not all(map(is_finite, given[len(trial.inputs) :])):
@@ -110,8 +112,8 @@ def compare(
                 continue
             deviations = _deviations(trial, order, name, run)
             excused = [one for one in deviations if one in _EXCUSED]
-            rest = _without_lost_nan(actual, wanted, everywhere=order > 0)
-            explained = excused and (order == 0 or any(row.known for row in rows))
+            rest = _without_lost_nan(actual, wanted, everywhere=order > 0 or special)
+            explained = excused and (order == 0 or special or any(row.known for row in rows))
             if explained and _difference(trial, rest, wanted, tolerance, scale) is None:
                 known += [f"{name}: {_DESCRIPTIONS[deviation]}" for deviation in excused]
             else:
@@ -139,9 +141,10 @@ def _values_of(deviations: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 
 def _without_lost_nan(actual: Array, wanted: Array, *, everywhere: bool) -> Array:
-    """Return TensorFlow's array, with NaN where JAX has it.
+    """Return TensorFlow's array, with NaN where JAX has it, or JAX's array.
 
-    After a lost NaN a gradient may differ everywhere.
+    After a lost NaN a gradient may differ everywhere; and so may any result of special inputs,
+    since JAX, too, loses NaN in what it compiles, in other places than TensorFlow.
     """
     if actual.dtype != wanted.dtype or actual.shape != wanted.shape:
         return actual

@@ -464,3 +464,23 @@ def test_given_inputs_take_steps(trained):
     for wrong in (0, True, 1.5):
         with pytest.raises(StructureError, match=r"steps is .*; expected a whole number"):
             bridge.verify(trained, steps=wrong)
+
+
+def test_nan_that_jax_loses_in_what_it_compiles(tmp_path):
+    """XLA in JAX has a number where XLA in TensorFlow keeps the NaN, and the other way round."""
+
+    def network(params, x):
+        for kernel in params:
+            x = jax.lax.conv_general_dilated(
+                x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+            x = jax.nn.relu(x)
+            x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        return x.mean((1, 2))
+
+    draw = np.random.default_rng(0).standard_normal
+    params = [draw(shape).astype(np.float32) / 3 for shape in ((3, 3, 1, 8), (3, 3, 8, 16))]
+    saved = bridge.save(network, tmp_path / "m", params=params, args="f32[b,28,28,1]")
+    report = bridge.verify(saved, probes=["nan", "inf", "random"])
+    assert report.passed
+    assert not [row for row in report.rows if row.known and row.inputs.startswith("random")]
