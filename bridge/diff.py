@@ -24,7 +24,7 @@ from xla_call_module.dimensions import aval_text
 from xla_call_module.stablehlo.modules import open_module
 from xla_call_module.tracebacks import api_boundary
 
-__all__ = ["KINDS", "DiffReport", "Difference", "diff"]
+__all__ = ["KINDS", "DiffReport", "Difference", "diff", "module_digest"]
 
 KINDS = ("signatures", "specs", "versions", "checks", "shardings", "operations", "modules")
 
@@ -147,7 +147,7 @@ def _facts(report: FileReport, model: SavedModel) -> dict[str, _Facts]:
         for key, value in {"writer": report.writer, **report.metadata}.items()
     }
     parts = {"": recorded}
-    digest = functools.cache(_digest)
+    digest = functools.cache(module_digest)
     for signature in report.signatures:
         parts[signature.key] = dict(_facts_of_signature(signature))
         calls = [call for chain in calls_of(signatures[signature.key]) for call in chain]
@@ -192,7 +192,7 @@ def _facts_of_order(order: OrderReport, digest: str) -> Iterator[tuple[_Key, str
             yield ("shardings", f"{array.role} {array.path}"), array.text
 
 
-def _digest(artifact: bytes) -> str:
+def module_digest(artifact: bytes) -> str:
     """Return a checksum of a module without its source locations and StableHLO version."""
     with open_module(artifact) as module:
         PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)

@@ -37,6 +37,7 @@ from bridge.serving.configuration import (
     pinned_versions,
 )
 from bridge.serving.first_requests import FirstRequests, find_first_requests
+from bridge.serving.programs import PROGRAM_FILES, have_same_program
 from bridge.serving.server_commands import ServerCommand, compiles, server_commands
 from bridge.serving.signatures import ServedSignature, read_signatures
 from bridge.serving.warmup import write_warmup
@@ -314,11 +315,20 @@ def _make(
 
 
 def _equal_version(base: BasePath, folder: Path) -> tuple[str, int] | None:
-    """Return the path and number of the newest version if it has the files of a folder."""
+    """Return the path and number of the newest version if it has the program and files of a folder.
+
+    Another place in the source, which is in the modules for messages, is no other program.
+    """
     versions = base.versions()
     newest = max(versions, default=0)
-    if not versions or not base.has_files(versions[newest], folder, without=_OF_A_VERSION):
+    without = _OF_A_VERSION | PROGRAM_FILES
+    if not versions or not base.has_files(versions[newest], folder, without=without):
         return None
+    if not base.has_files(versions[newest], folder, without=_OF_A_VERSION):
+        there = folder.with_name("newest")
+        base.copy(versions[newest], there)
+        if not have_same_program(there, folder):
+            return None
     return f"{base.path}/{versions[newest]}", newest
 
 
@@ -417,7 +427,9 @@ def _differences(base: BasePath, served: str, folder: Path) -> tuple[str, ...]:
     try:
         report = diff(before, folder)
         found = tuple(map(str, (*report.differences, *report.weights)))
-        return found or ("other files beside the model, such as warmup records",)
+        if found or not base.has_files(served, folder, without=_OF_A_VERSION | PROGRAM_FILES):
+            return found or ("other files beside the model, such as warmup records",)
+        return ("the places in the source that messages name",)
     except FormatError:  # a file of another program, which nothing here reads
         return ("other files, which bridge.diff does not read",)
 

@@ -592,6 +592,31 @@ class TestUnchanged:
         assert "unchanged: its program, weights and files" in str(again)
         assert bridge.serving.publish(saved, base, warmup=(1,), force=True).version == 2
 
+    def test_the_same_program_on_another_line(self, tmp_path):
+        """Modules have the lines of the source, and those of the calls that led there."""
+
+        def predict(params, x):
+            return x @ params["w"]
+
+        options = {"params": PARAMS, "args": "f32[b,3]"}
+        first = bridge.serving.publish(predict, tmp_path / "base", **options)
+        moved = bridge.save(predict, tmp_path / "moved", **options)
+        graphs = [Path(each, "saved_model.pb").read_bytes() for each in (first, moved)]
+        assert graphs[0] != graphs[1]
+        again = bridge.serving.publish(moved, tmp_path / "base")
+        assert (again.version, again.unchanged) == (1, True)
+        publish(moved, tmp_path / "base")
+        assert rollback(tmp_path / "base").differences == (
+            "the places in the source that messages name",
+        )
+
+    @pytest.mark.parametrize("operations", ["tensorflow", "xla"])
+    def test_another_form_of_the_same_module(self, tmp_path, operations):
+        options = {"params": PARAMS, "args": "f32[b,3]", "operations": operations}
+        bridge.serving.publish(lambda p, x: x @ p["w"], tmp_path, params=PARAMS, args="f32[b,3]")
+        again = bridge.serving.publish(lambda p, x: x @ p["w"], tmp_path, **options)
+        assert again.unchanged == (operations == "xla")
+
     def test_the_same_weights(self, saved, tmp_path):
         bridge.serving.publish(saved, tmp_path, warmup=(1, 8), batching=True)
         new = {"w": PARAMS["w"] + 1}

@@ -1,0 +1,55 @@
+"""Whether two versions have the same program, wherever it stands in the source."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from bridge.diff import module_digest
+from savedmodel.files.folder import PROTO_FILE
+from savedmodel.model import SavedModel, Signature
+from savedmodel.read import read
+from xla_call_module.call import CallModule
+from xla_call_module.errors import InteropError
+
+__all__ = ["PROGRAM_FILES", "have_same_program"]
+
+# The graph with its modules, which have the lines of the source in them, and its hash.
+PROGRAM_FILES = frozenset({PROTO_FILE, "fingerprint.pb"})
+
+
+def have_same_program(first: Path, second: Path) -> bool:
+    """Return whether two SavedModels differ in nothing but source locations and values.
+
+    What another program wrote, and nothing here reads, is not the same.
+    """
+    try:
+        ours, theirs = read(first), read(second)
+    except InteropError:
+        return False
+    forms = [[each.function.operations for each in model.signatures] for model in (ours, theirs)]
+    return (
+        forms[0] == forms[1]
+        and dataclasses.replace(theirs, signatures=_located_as(ours, theirs)) == ours
+    )
+
+
+def _located_as(ours: SavedModel, theirs: SavedModel) -> tuple[Signature, ...]:
+    """Return signatures with the modules of another file, where these are alike."""
+    by_key = {signature.key: signature for signature in ours.signatures}
+    return tuple(
+        _with_chain(signature, by_key[signature.key]) if signature.key in by_key else signature
+        for signature in theirs.signatures
+    )
+
+
+def _with_chain(theirs: Signature, ours: Signature) -> Signature:
+    chain, wanted = theirs.function.chain, ours.function.chain
+    if len(chain) != len(wanted) or not all(map(_are_alike, chain, wanted)):
+        return theirs
+    return dataclasses.replace(theirs, function=dataclasses.replace(theirs.function, chain=wanted))
+
+
+def _are_alike(first: CallModule, second: CallModule) -> bool:
+    same = dataclasses.replace(first, module=second.module, exported=second.exported) == second
+    return same and module_digest(first.module) == module_digest(second.module)
