@@ -167,9 +167,10 @@ def convert(
 def _check_deprecated(name: str, value: object) -> None:
     if not value:
         raise UnsupportedError(
-            f"{name}={value}: a graph of TensorFlow's own operations, one for each of JAX's, is "
-            "not made here; newer versions of JAX ignore the argument. To do: leave it out, and "
-            "the function is one XlaCallModule operation."
+            f"{name}={value}: a graph of TensorFlow's own operations is not made by this function, "
+            "and newer versions of JAX ignore the argument. To do: leave it out, and the function "
+            'is one XlaCallModule operation; or use bridge.convert(fun, operations="tensorflow"), '
+            'or bridge.save(…, operations="tensorflow"), which run without XLA.'
         )
     warn(
         f"{name} is deprecated, and True is what it always is. To do: leave it out.",

@@ -125,7 +125,8 @@ def _passed(function: ModelFunction, specs: Sequence[Any], by_name: Mapping[str,
     """Return how the arguments of a function were passed, for a call that does not fit."""
     lacks_params = function.params is None and function.wrapper is None
     lacking = " and params= was not passed" if lacks_params else ""
-    said = f"args= gives {arguments_of(specs, by_name)}{lacking}"
+    after = " after params" if specs and function.params is not None else ""
+    said = f"args= gives {arguments_of(specs, by_name)}{after}{lacking}"
     return Passed(said, function.wrapper, lacks_params)
 
 

@@ -237,7 +237,7 @@ def not_made_up(key: str, tensor: ServedTensor, reason: str) -> str:
     """Return the message for an input that batch sizes alone do not determine."""
     return (
         f"No example can be made up for {key}, input {tensor}: {reason}. To do: pass example "
-        f"inputs, such as warmup=[{{{tensor.name!r}: …}}], instead of batch sizes."
+        f"inputs for warmup from Python, such as [{{{tensor.name!r}: …}}], instead of batch sizes."
     )
 
 

@@ -45,7 +45,10 @@ CALLS = {
             r"_predict takes \(params, x\); args= gives one argument and params= was not passed",
         ),
         ({"args": (), "params": PARAMS}, r"args= gives no argument\. To do: describe x in args="),
-        ({"args": "f32[3], f32[3]", "params": PARAMS}, r"gives 2 arguments\. To do: leave out"),
+        (
+            {"args": "f32[3], f32[3]", "params": PARAMS},
+            r"gives 2 arguments after params\. To do: leave out",
+        ),
         ({"args": {"y": X}, "params": PARAMS}, r"gives y by name\. To do: take the names of"),
         ({"args": (None, 3), "params": PARAMS}, r"has the shape \(None, 3\).*args='f32\[\?,3\]'"),
         ({"args": ([None, 3],), "params": PARAMS}, r"has the shape \[None, 3\] in the place"),

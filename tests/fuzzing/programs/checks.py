@@ -324,16 +324,25 @@ def _run_onnx(session: onnxruntime.InferenceSession, leaves: Sequence[Any]) -> l
 
 
 def _carry(leaf: Any) -> Any:
+    """Return an array as ONNX takes it: of complex numbers pairs along a last dimension."""
     array = np.asarray(leaf)
+    if array.dtype.kind == "c":
+        return np.stack([array.real, array.imag], -1)
     return array.astype(_CARRIED.get(array.dtype.name, array.dtype))
 
 
 def _cast(found: Sequence[Any], dtypes: Sequence[Any]) -> list[Any]:
     """Carried numbers in the dtypes that they stand for; others as they are."""
     return [
-        np.asarray(x).astype(dtype) if np.dtype(dtype).name in _CARRIED else np.asarray(x)
-        for x, dtype in zip(found, dtypes, strict=True)
+        _cast_one(np.asarray(x), np.dtype(dtype)) for x, dtype in zip(found, dtypes, strict=True)
     ]
+
+
+def _cast_one(array: Any, dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "c" and array.dtype.kind != "c":
+        parts = np.ascontiguousarray(array)
+        return parts.view(np.dtype(f"c{2 * parts.dtype.itemsize}"))[..., 0]
+    return array.astype(dtype) if dtype.name in _CARRIED else array
 
 
 RUNNERS: Mapping[str, Callable[[Case], Iterator[Found]]] = {
