@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -244,7 +245,31 @@ def check_plain(case: Case) -> Iterator[Found]:
         args, kwargs = tree_util.tree_unflatten(case.in_tree, leaves)
         return tree_util.tree_leaves(converted(*args, **kwargs))
 
-    yield from _through_tensorflow(case, "plain", flat, modes=("eager", "graph"))
+    for found in _through_tensorflow(case, "plain", flat, modes=("eager", "graph")):
+        yield dataclasses.replace(found, orders=_as_simplified(case, found))
+
+
+def _as_simplified(case: Case, found: Found) -> Orders:
+    """What was found, with the reference for a NaN that JAX has, too, operation by operation.
+
+    Compiled, 0 times infinity is simplified to either, as in the gradient of a norm at 0.
+    """
+    if not any(_nans(leaf).any() for leaf in tree_util.tree_leaves(found.orders)):
+        return found.orders
+    order = len(found.orders) - 1
+    with jax.disable_jit():
+        each = case.pullbacks(case.leaves(found.sizes), case.cotangents(found.sizes, order))
+    return [
+        [
+            one if one is None else np.where(_nans(one) & _nans(np.asarray(eager)), other, one)
+            for one, eager, other in zip(*lists, strict=True)
+        ]
+        for lists in zip(found.orders, each, case.reference(found.sizes, order), strict=True)
+    ]
+
+
+def _nans(array: Any) -> Any:
+    return np.isnan(array) if array.dtype.kind in "fc" else np.zeros(array.shape, bool)
 
 
 # What ONNX Runtime takes no arrays of from Python, and gives none.
