@@ -19,6 +19,7 @@ __all__ = [
     "has_infinity",
     "is_finite",
     "is_nan",
+    "is_special",
     "largest",
 ]
 
@@ -147,6 +148,11 @@ def is_finite(array: Any) -> bool:
 def has_infinity(array: Any) -> bool:
     """Return whether an element of an array is infinite."""
     return bool(np.isinf(_wide(array)).any())
+
+
+def is_special(array: Any) -> Any:
+    """Return a mask of the elements that are infinite or NaN."""
+    return ~np.isfinite(_wide(array))
 
 
 def is_nan(array: Any) -> Any:

@@ -18,6 +18,7 @@ from bridge.verifying.comparison import (
     has_infinity,
     is_finite,
     is_nan,
+    is_special,
     largest,
 )
 from bridge.verifying.tensorflow_process import TensorFlowRun
@@ -112,8 +113,9 @@ def compare(
                 continue
             deviations = _deviations(trial, order, name, run)
             excused = [one for one in deviations if one in _EXCUSED]
-            rest = _without_lost_nan(actual, wanted, everywhere=order > 0 or special)
-            explained = excused and (order == 0 or special or any(row.known for row in rows))
+            everywhere = order > 0 and (special or any(row.known for row in rows))
+            rest = _without_lost_nan(actual, wanted, everywhere=everywhere, special=special)
+            explained = excused and (order == 0 or everywhere)
             if explained and _difference(trial, rest, wanted, tolerance, scale) is None:
                 known += [f"{name}: {_DESCRIPTIONS[deviation]}" for deviation in excused]
             else:
@@ -140,15 +142,23 @@ def _values_of(deviations: Mapping[str, tuple[str, ...]]) -> list[str]:
     return [name for several in deviations.values() for name in several]
 
 
-def _without_lost_nan(actual: Array, wanted: Array, *, everywhere: bool) -> Array:
-    """Return TensorFlow's array, with NaN where JAX has it, or JAX's array.
+def _without_lost_nan(actual: Array, wanted: Array, *, everywhere: bool, special: bool) -> Array:
+    """Return TensorFlow's array, with JAX's elements where a lost NaN explains others.
 
-    After a lost NaN a gradient may differ everywhere; and so may any result of special inputs,
-    since JAX, too, loses NaN in what it compiles, in other places than TensorFlow.
+    Args:
+        actual: the array of TensorFlow.
+        wanted: the array of JAX.
+        everywhere: whether it is a gradient that may differ everywhere, since a NaN was lost before
+            or may be lost in the VJP alone.
+        special: whether inputs are not finite. JAX, too, loses NaN in what it compiles, in other
+            places than TensorFlow, so that either has an infinity or NaN where the other has none.
     """
     if actual.dtype != wanted.dtype or actual.shape != wanted.shape:
         return actual
-    return wanted if everywhere else np.where(is_nan(wanted), wanted, actual)
+    if everywhere:
+        return wanted
+    lost = is_special(wanted) | is_special(actual) if special else is_nan(wanted)
+    return np.where(lost, wanted, actual)
 
 
 def _difference(
