@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bridge.diff import module_digest
 from savedmodel.files.folder import PROTO_FILE
-from savedmodel.model import SavedModel, Signature
-from savedmodel.read import read
+from savedmodel.model import INTERNAL_SIGNATURE, SavedModel, Signature
+from savedmodel.read import read, read_proto
 from xla_call_module.call import CallModule
 from xla_call_module.errors import InteropError
 
@@ -21,17 +21,28 @@ PROGRAM_FILES = frozenset({PROTO_FILE, "fingerprint.pb"})
 def have_same_program(first: Path, second: Path) -> bool:
     """Return whether two SavedModels differ in nothing but source locations and values.
 
-    What another program wrote, and nothing here reads, is not the same.
+    A file with a signature that is not calls of modules alone, as `compose` writes it and other
+    programs, is not the same: nothing here reads the operations of it.
     """
     try:
         ours, theirs = read(first), read(second)
     except InteropError:
+        return False
+    if not (_is_read_whole(first, ours) and _is_read_whole(second, theirs)):
         return False
     forms = [[each.function.operations for each in model.signatures] for model in (ours, theirs)]
     return (
         forms[0] == forms[1]
         and dataclasses.replace(theirs, signatures=_located_as(ours, theirs)) == ours
     )
+
+
+def _is_read_whole(folder: Path, model: SavedModel) -> bool:
+    """Return whether each signature of a file is one of the model that was read of it."""
+    keys = {key for graph in read_proto(folder).meta_graphs for key in graph.signature_def}
+    return {key for key in keys if not key.startswith(INTERNAL_SIGNATURE)} == {
+        signature.key for signature in model.signatures
+    }
 
 
 def _located_as(ours: SavedModel, theirs: SavedModel) -> tuple[Signature, ...]:

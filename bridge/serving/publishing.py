@@ -429,7 +429,9 @@ def _differences(base: BasePath, served: str, folder: Path) -> tuple[str, ...]:
         found = tuple(map(str, (*report.differences, *report.weights)))
         if found or not base.has_files(served, folder, without=_OF_A_VERSION | PROGRAM_FILES):
             return found or ("other files beside the model, such as warmup records",)
-        return ("the places in the source that messages name",)
+        if have_same_program(before, folder):
+            return ("the places in the source that messages name",)
+        return ("TensorFlow's operations around the calls, or their names",)
     except FormatError:  # a file of another program, which nothing here reads
         return ("other files, which bridge.diff does not read",)
 

@@ -610,6 +610,25 @@ class TestUnchanged:
             "the places in the source that messages name",
         )
 
+    @pytest.mark.parametrize("factor", [2.0, 3.0])
+    def test_other_operations_around_the_call(self, tmp_path, factor):
+        """They are in the graph alone; TensorFlow numbers them anew each time."""
+        tf = pytest.importorskip("tensorflow")
+        request = {"x": tf.TensorSpec([None, 3])}
+        for name, scale in (("first", 2.0), ("second", factor)):
+            model = bridge.serving.compose(
+                lambda p, x: x @ p["w"], tmp_path / name, params=PARAMS, args="f32[b,3]",
+                preprocess=lambda x, scale=scale: x * scale, request=request,
+            )  # fmt: skip
+            published = bridge.serving.publish(model, tmp_path / "base")
+        assert (published.version, published.unchanged) == (2, False)
+        served = tf.saved_model.load(published.path).signatures["serving_default"]
+        (found,) = served(x=tf.ones([1, 3])).values()
+        np.testing.assert_allclose(found, factor * PARAMS["w"].sum(0)[None], rtol=1e-6)
+        assert rollback(tmp_path / "base").differences == (
+            "TensorFlow's operations around the calls, or their names",
+        )
+
     @pytest.mark.parametrize("operations", ["tensorflow", "xla"])
     def test_another_form_of_the_same_module(self, tmp_path, operations):
         options = {"params": PARAMS, "args": "f32[b,3]", "operations": operations}
