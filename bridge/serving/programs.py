@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 from bridge.diff import module_digest
 from savedmodel.files.folder import PROTO_FILE
-from savedmodel.model import INTERNAL_SIGNATURE, SavedModel, Signature
-from savedmodel.read import read, read_proto
+from savedmodel.protos.schema import Proto
+from savedmodel.read import read_proto
 from xla_call_module.call import CallModule
 from xla_call_module.errors import InteropError
+from xla_call_module.node import decode_node, is_call
 
 __all__ = ["PROGRAM_FILES", "have_same_program"]
 
@@ -19,48 +21,45 @@ PROGRAM_FILES = frozenset({PROTO_FILE, "fingerprint.pb"})
 
 
 def have_same_program(first: Path, second: Path) -> bool:
-    """Return whether two SavedModels differ in nothing but source locations and values.
+    """Return whether the graphs of two SavedModels differ in source locations alone.
 
-    A file with a signature that is not calls of modules alone, as `compose` writes it and other
-    programs, is not the same: nothing here reads the operations of it.
+    All of them is compared: nodes, signatures with defaults, objects, and the modules of calls.
     """
     try:
-        ours, theirs = read(first), read(second)
-    except InteropError:
+        ours, theirs = read_proto(first), read_proto(second)
+        pairs = list(zip(_calls(ours), _calls(theirs), strict=True))
+        for one, other in pairs:
+            if not _are_alike(decode_node(one), decode_node(other)):
+                return False
+            other.CopyFrom(_with_module_of(one, other))
+    except (InteropError, ValueError):  # damaged, or other numbers of calls
         return False
-    if not (_is_read_whole(first, ours) and _is_read_whole(second, theirs)):
-        return False
-    forms = [[each.function.operations for each in model.signatures] for model in (ours, theirs)]
-    return (
-        forms[0] == forms[1]
-        and dataclasses.replace(theirs, signatures=_located_as(ours, theirs)) == ours
-    )
+    return bool(ours == theirs)
 
 
-def _is_read_whole(folder: Path, model: SavedModel) -> bool:
-    """Return whether each signature of a file is one of the model that was read of it."""
-    keys = {key for graph in read_proto(folder).meta_graphs for key in graph.signature_def}
-    return {key for key in keys if not key.startswith(INTERNAL_SIGNATURE)} == {
-        signature.key for signature in model.signatures
-    }
+def _calls(proto: Proto) -> Iterator[Proto]:
+    for graph in proto.meta_graphs:
+        nodes = [*graph.graph_def.node]
+        for function in graph.graph_def.library.function:
+            nodes += function.node_def
+        yield from filter(is_call, nodes)
 
 
-def _located_as(ours: SavedModel, theirs: SavedModel) -> tuple[Signature, ...]:
-    """Return signatures with the modules of another file, where these are alike."""
-    by_key = {signature.key: signature for signature in ours.signatures}
-    return tuple(
-        _with_chain(signature, by_key[signature.key]) if signature.key in by_key else signature
-        for signature in theirs.signatures
-    )
-
-
-def _with_chain(theirs: Signature, ours: Signature) -> Signature:
-    chain, wanted = theirs.function.chain, ours.function.chain
-    if len(chain) != len(wanted) or not all(map(_are_alike, chain, wanted)):
-        return theirs
-    return dataclasses.replace(theirs, function=dataclasses.replace(theirs.function, chain=wanted))
+def _with_module_of(one: Proto, other: Proto) -> Proto:
+    """Return a node with the texts of another one: the module, and what describes the call."""
+    made = type(other)()
+    made.CopyFrom(other)
+    for key in [key for key in made.attr if key in one.attr and made.attr[key].s]:
+        if key == "module" or key.startswith("_jax_"):
+            made.attr[key].CopyFrom(one.attr[key])
+    return made
 
 
 def _are_alike(first: CallModule, second: CallModule) -> bool:
-    same = dataclasses.replace(first, module=second.module, exported=second.exported) == second
-    return same and module_digest(first.module) == module_digest(second.module)
+    """Return whether calls differ in source locations alone."""
+    moved = dataclasses.replace(first, module=second.module, exported=second.exported)
+    return (
+        moved == second
+        and first.stablehlo_version == second.stablehlo_version
+        and module_digest(first.module) == module_digest(second.module)
+    )

@@ -579,6 +579,10 @@ class TestWeights:
         np.testing.assert_array_equal(bridge.load(tmp_path / "1").params["w"], PARAMS["w"])
 
 
+def _scores(params, x):
+    return x @ params["w"]
+
+
 class TestUnchanged:
     """What is there already is said, and there is no new version of it."""
 
@@ -609,6 +613,20 @@ class TestUnchanged:
         assert rollback(tmp_path / "base").differences == (
             "the places in the source that messages name",
         )
+
+    @pytest.mark.parametrize(
+        "option",
+        [
+            {"defaults": {"x": [[1.0, 2.0, 3.0]]}}, {"disabled_checks": ["platform"]},
+            {"platforms": ["cpu"]}, {"gradient_order": 0}, {"inputs": ["y"]}, {"residuals": True},
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_each_option_is_a_change(self, tmp_path, option):
+        options = {"params": PARAMS, "args": "f32[1,3]"}
+        bridge.serving.publish(_scores, tmp_path, **options)
+        assert bridge.serving.publish(_scores, tmp_path, **options).unchanged
+        assert bridge.serving.publish(_scores, tmp_path, **options, **option).version == 2
 
     @pytest.mark.parametrize("factor", [2.0, 3.0])
     def test_other_operations_around_the_call(self, tmp_path, factor):
