@@ -309,7 +309,10 @@ def _while(writer: _NodeWriter, node: Node) -> None:
         "parallel_iterations": 10,
     }
     inputs = [writer.tensor(name) for name in (*node.inputs, *(name for name, *_ in captured))]
-    writer.listed(node, "StatelessWhile", inputs, attributes)
+    # TensorFlow computes what is stateless and depends on constants alone when it prepares a
+    # function, and there each iteration of a loop is a call inside of the one before, until the
+    # stack ends (tensorflow/core/common_runtime/constant_folding.cc). What is stateful it leaves.
+    writer.listed(node, "While", inputs, attributes)
 
 
 def _inputs_of(graph: TensorGraph) -> list[tuple[str, np.dtype[Any], Any]]:
@@ -330,7 +333,7 @@ def _if(writer: _NodeWriter, node: Node) -> None:
         "output_shapes": [_static(writer.graph.shape_of(name)) for name in node.outputs],
     }
     inputs = [writer.tensor(name) for name in (*node.inputs, *(name for name, *_ in captured))]
-    writer.listed(node, "StatelessIf", inputs, attributes)
+    writer.listed(node, "If", inputs, attributes)  # a branch may have loops
 
 
 def _slice(writer: _NodeWriter, node: Node) -> None:
