@@ -38,17 +38,20 @@ class FunctionWriter:
 
     Attributes:
         functions: those of the bodies of its loops and branches.
+        for_converters: whether converters are to read them, and TensorFlow is not to run them.
     """
 
     functions: list[GraphFunction]
+    for_converters: bool
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, for_converters: bool = False) -> None:
         """Begin with the functions of a graph.
 
         Args:
             name: the name that those of the functions begin with.
+            for_converters: whether converters are to read them.
         """
-        self.functions = []
+        self.functions, self.for_converters = [], for_converters
         self._name = re.sub(r"\W", "_", name)
         self._names: set[str] = set()
 
