@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 from savedmodel.encode.body import Library
 from savedmodel.encode.graph_functions import encode_graph
 from savedmodel.encode.mutexes import mutex_name, to_compiled, to_mutexes
+from savedmodel.encode.opening import open_graph
 from savedmodel.encode.shape_check_nodes import refusal_graph
 from savedmodel.files.assets import PUBLICATION_FILE, asset_files
 from savedmodel.files.fingerprint import FINGERPRINT_FILE, renew_fingerprint
@@ -78,12 +79,15 @@ class Operations:
         leave: is told of each changed call whose graph stays.
         plain: whether graphs run in the place of the calls; None for where they do already.
         again: whether graphs that are there are made anew.
+        for_converters: whether graphs are for converters, which read nothing that refuses shapes or
+            gradients.
     """
 
     lower: Callable[[CallModule, int], TensorFlowGraph]
     leave: Callable[[CallModule], None]
     plain: bool | None = None
     again: bool = False
+    for_converters: bool = False
 
 
 _PIECE_BYTES = 8 << 20
@@ -245,7 +249,10 @@ class _CallBodies:
             return
         old = called_function(node)
         is_plain = bool(old) if self._operations.plain is None else self._operations.plain
-        if is_plain and old and not self._operations.again:
+        opens = self._operations.for_converters
+        if is_plain and opens and not call.results:
+            return  # it only asserts, and goes
+        if is_plain and old and not (opens or self._operations.again):
             self._operations.leave(call)
             return
         key = (call, bool(order))
@@ -255,7 +262,8 @@ class _CallBodies:
             to_module_call(node)
             self._dropped.add(old)
         if self._names[key]:
-            to_function_call(node, self._names[key])
+            is_opaque = not self._operations.for_converters
+            to_function_call(node, self._names[key], is_opaque=is_opaque)
 
     def _add(self, call: CallModule, order: int) -> str:
         assert self._operations is not None
@@ -267,7 +275,9 @@ class _CallBodies:
         """Drop the functions that are not called any more, and let mutexes come or go."""
         if self._dropped:
             drop_functions(self._graph.library, self._dropped)
-        if any(self._names.values()):
+        if self._operations is not None and self._operations.for_converters:
+            open_graph(self._graph)
+        elif any(self._names.values()):
             to_mutexes(self._graph, mutex_name(call.module for call, _ in self._names))
         elif self._names:
             to_compiled(self._graph)

@@ -9,6 +9,7 @@ from typing import Any
 from xla_call_module.dtypes import DType
 
 __all__ = [
+    "FOR_CONVERTERS",
     "STRING",
     "VARIANT",
     "FunctionName",
@@ -18,6 +19,8 @@ __all__ = [
     "TensorFlowGraph",
 ]
 
+# An attribute of the FunctionDef of a graph that converters are to read.
+FOR_CONVERTERS = "_for_converters"
 # The dtype of texts, which messages have, and JAX has not.
 STRING = DType("string", 7, "!tf_type.string")
 # That of a list of tensors, which loops fill.
@@ -90,9 +93,9 @@ class TensorFlowGraph:
         main: the function that takes the arguments that the module of the call takes, in their
             order, and has the results of the call.
         functions: the functions that its nodes and theirs name: bodies of loops and branches.
-        is_opaque: whether TensorFlow's graph optimizer, which changes numbers, sees none of it.
+        for_converters: whether converters are to read it, and TensorFlow is not to run it.
     """
 
     main: GraphFunction
     functions: tuple[GraphFunction, ...] = ()
-    is_opaque: bool = True
+    for_converters: bool = False

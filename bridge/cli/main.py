@@ -353,8 +353,10 @@ def _add_retarget(parser: argparse.ArgumentParser) -> None:
         "source", metavar="IN", type=expand_home, help="the folder of a SavedModel of any writer"
     )
     parser.add_argument("target", metavar="OUT", type=expand_home, help="the new folder")
-    names = ("tensorflow", "linalg", "platforms", "disabled_checks", "operations", "imports")
-    add_arguments(parser, *names)
+    add_arguments(
+        parser, "tensorflow", "linalg", "platforms", "disabled_checks", "operations",
+        "for_converters", "imports",
+    )  # fmt: skip
     parser.add_argument(
         "--gradient-order",
         metavar="N",

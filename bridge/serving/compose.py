@@ -24,6 +24,7 @@ except ImportError as error:
         "bridge.serving.compose", "TensorFlow", extra="tensorflow"
     ) from error
 
+from bridge.core.operations_option import refuse_for_converters
 from bridge.exporting.environment import describe_environment, source_file
 from bridge.save import SaveOptions, save
 from bridge.serving.methods import ServingMethod, named_outputs, parse_method
@@ -131,6 +132,7 @@ def compose(
         >>> bridge.load(folder).signatures["bare"](np.ones((2, 3), "float32"))
         Array([3., 3.], dtype=float32)
     """
+    refuse_for_converters(options, "bridge.serving.compose")
     kind, manifest = parse_method(method, classes), options.pop("manifest", False)
     if is_remote(path):
         raise StructureError(

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, Unpack
 from jax import export
 
 from bridge.batching.batch_sizes import parse_sizes
+from bridge.core.operations_option import refuse_for_converters
 from bridge.diff import diff
 from bridge.inspecting.wording import printable
 from bridge.inspecting.written_file import WrittenFile, facts_of
@@ -240,6 +241,7 @@ def publish(
     """
     if unknown := sorted(options.keys() - PublishOptions.__optional_keys__):
         raise TypeError(f"publish() got an unexpected keyword argument {unknown[0]!r}")
+    refuse_for_converters(options, "bridge.serving.publish")
     base = open_base_path(base_path)
     _check_numbers(version, keep)
     _check_limit(measure)

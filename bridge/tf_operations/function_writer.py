@@ -38,17 +38,20 @@ class FunctionWriter:
 
     Attributes:
         functions: those of the bodies of its loops and branches.
+        for_converters: whether converters are to read them, and TensorFlow is not to run them.
     """
 
     functions: list[GraphFunction]
+    for_converters: bool
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, for_converters: bool = False) -> None:
         """Begin with the functions of a graph.
 
         Args:
             name: the name that those of the functions begin with.
+            for_converters: whether converters are to read them.
         """
-        self.functions = []
+        self.functions, self.for_converters = [], for_converters
         self._name = re.sub(r"\W", "_", name)
         self._names: set[str] = set()
 
@@ -263,6 +266,16 @@ class _NodeWriter:
         for number, name in enumerate(node.outputs):
             self._tensors[name] = f"{text}:output:{number}"
 
+    def control_flow(self, node: Node, op: str, inputs: Sequence[str], attributes: Any) -> None:
+        """Add a loop or a branch, which TensorFlow takes to have state.
+
+        What has none and depends on constants alone TensorFlow computes when it prepares a
+        function, where each iteration of a loop is a call inside of the one before, until the stack
+        ends (tensorflow/core/common_runtime/constant_folding.cc).
+        """
+        prefix = "Stateless" if self.functions.for_converters else ""
+        self.listed(node, f"{prefix}{op}", inputs, attributes)
+
     def alias(self, node: Node, tensor: str) -> None:
         """Let the output of a node be a tensor that is there."""
         self._tensors[node.outputs[0]] = tensor
@@ -309,10 +322,7 @@ def _while(writer: _NodeWriter, node: Node) -> None:
         "parallel_iterations": 10,
     }
     inputs = [writer.tensor(name) for name in (*node.inputs, *(name for name, *_ in captured))]
-    # TensorFlow computes what is stateless and depends on constants alone when it prepares a
-    # function, and there each iteration of a loop is a call inside of the one before, until the
-    # stack ends (tensorflow/core/common_runtime/constant_folding.cc). What is stateful it leaves.
-    writer.listed(node, "While", inputs, attributes)
+    writer.control_flow(node, "While", inputs, attributes)
 
 
 def _inputs_of(graph: TensorGraph) -> list[tuple[str, np.dtype[Any], Any]]:
@@ -333,7 +343,7 @@ def _if(writer: _NodeWriter, node: Node) -> None:
         "output_shapes": [_static(writer.graph.shape_of(name)) for name in node.outputs],
     }
     inputs = [writer.tensor(name) for name in (*node.inputs, *(name for name, *_ in captured))]
-    writer.listed(node, "If", inputs, attributes)  # a branch may have loops
+    writer.control_flow(node, "If", inputs, attributes)
 
 
 def _slice(writer: _NodeWriter, node: Node) -> None:

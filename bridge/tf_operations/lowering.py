@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from bridge.core_ops.decompositions.decomposition import decompose
 from bridge.core_ops.graph_walk import walk_main
@@ -29,7 +30,11 @@ _CPU = "cpu"
 
 
 def lower_call(
-    call: CallModule, *, shape_assertions: bool = True, name_prefix: str = ""
+    call: CallModule,
+    *,
+    shape_assertions: bool = True,
+    name_prefix: str = "",
+    for_converters: bool = False,
 ) -> TensorFlowGraph:
     """Return the computation of a call in TensorFlow's own operations.
 
@@ -37,6 +42,7 @@ def lower_call(
         call: the call, for one platform.
         shape_assertions: whether it asserts what the export asks of sizes.
         name_prefix: what the names of all functions begin with.
+        for_converters: whether converters are to read it, and TensorFlow is not to run it.
 
     Raises:
         InteropError: an operation that TensorFlow cannot express; the message names it and its
@@ -46,11 +52,15 @@ def lower_call(
     plain = run_passes(dataclasses.replace(call, exported=b""), [select_platforms([platform])])
     plain = decompose(plain, DECOMPOSITIONS).call
     native = frozenset(TARGET.custom_calls)
+    options: Any = {
+        "asserts_shapes": shape_assertions,
+        "prefix": name_prefix,
+        "for_converters": for_converters,
+    }
     try:
-        return _lower(call, plain, native, asserts_shapes=shape_assertions, prefix=name_prefix)
+        return _lower(call, plain, native, **options)
     except PackedRead:
-        others = native - QR_CALLS
-        return _lower(call, plain, others, asserts_shapes=shape_assertions, prefix=name_prefix)
+        return _lower(call, plain, native - QR_CALLS, **options)
 
 
 def _lower(
@@ -60,6 +70,7 @@ def _lower(
     *,
     asserts_shapes: bool,
     prefix: str,
+    for_converters: bool,
 ) -> TensorFlowGraph:
     """Return the graph of a call, whose calls of LAPACK are replaced by loops but for some.
 
@@ -69,6 +80,7 @@ def _lower(
         native: the targets of the custom calls that TensorFlow has a kernel for.
         asserts_shapes: whether it asserts what the export asks of sizes.
         prefix: what the names of all functions begin with.
+        for_converters: whether converters are to read it.
     """
     outermost = Graph()
     values = {index: _argument(outermost, call.args[index]) for index in call.kept}
@@ -82,9 +94,9 @@ def _lower(
         results = walk_main(graph, module, arguments, TARGET)
     for value in results:
         graph.add_result(value)
-    writer = FunctionWriter(f"{prefix}{call.name}")
+    writer = FunctionWriter(f"{prefix}{call.name}", for_converters=for_converters)
     main = writer.main(graph)
-    return TensorFlowGraph(main, tuple(writer.functions))
+    return TensorFlowGraph(main, tuple(writer.functions), for_converters)
 
 
 def _assert_shapes(graph: Graph, call: CallModule, arguments: Mapping[int, Value]) -> None:

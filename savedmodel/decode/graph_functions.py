@@ -13,6 +13,7 @@ from savedmodel.decode.dataflow import find_function
 from savedmodel.protos.schema import Proto
 from savedmodel.protos.tensor_values import decode_tensor
 from savedmodel.tensorflow_graph import (
+    FOR_CONVERTERS,
     STRING,
     VARIANT,
     FunctionName,
@@ -24,7 +25,7 @@ from savedmodel.tensorflow_graph import (
 from xla_call_module.allowance import Allowance
 from xla_call_module.dtypes import DType, dtype_from_tensorflow
 from xla_call_module.errors import FormatError
-from xla_call_module.node import NOT_INLINED, called_function
+from xla_call_module.node import called_function
 
 __all__ = ["read_operations"]
 
@@ -62,8 +63,8 @@ def _read_graph(name: str, library: Mapping[str, Proto], allowance: Allowance) -
         found[name] = _read_function(proto)
         pending += _callees(found[name])
     main, *functions = found.values()
-    is_opaque = library[main.name].attr[NOT_INLINED].b
-    return TensorFlowGraph(main, tuple(functions), is_opaque)
+    is_for_converters = FOR_CONVERTERS in library[main.name].attr
+    return TensorFlowGraph(main, tuple(functions), is_for_converters)
 
 
 def _callees(function: GraphFunction) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from savedmodel.protos.schema import Proto
 from xla_call_module.node import is_call
 
-__all__ = ["compile_whole", "hold_mutex", "mutex_name", "to_compiled", "to_mutexes"]
+__all__ = ["compile_whole", "hold_mutex", "mutex_name", "to_compiled", "to_mutexes", "to_open"]
 
 # tensorflow/compiler/jit/defs.cc, which `tf.function(jit_compile=True)` sets, too.
 _MUST_COMPILE = "_XlaMustCompile"
@@ -93,6 +93,15 @@ def to_compiled(graph: Proto) -> None:
             changed.add(str(function.signature.name))
     for node in _callers(graph, changed):
         compile_whole(node)
+
+
+def to_open(graph: Proto) -> None:
+    """Let nothing be held while the functions of a GraphDef run, and nobody compile them."""
+    to_compiled(graph)
+    names = {str(function.signature.name) for function in graph.library.function}
+    for owner in (*graph.library.function, *_callers(graph, names)):
+        if _MUST_COMPILE in owner.attr:
+            del owner.attr[_MUST_COMPILE]
 
 
 def _release_mutex(function: Proto) -> None:
