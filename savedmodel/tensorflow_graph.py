@@ -9,7 +9,6 @@ from typing import Any
 from xla_call_module.dtypes import DType
 
 __all__ = [
-    "FOR_CONVERTERS",
     "STRING",
     "VARIANT",
     "FunctionName",
@@ -19,8 +18,6 @@ __all__ = [
     "TensorFlowGraph",
 ]
 
-# An attribute of the FunctionDef of a graph that converters are to read.
-FOR_CONVERTERS = "_for_converters"
 # The dtype of texts, which messages have, and JAX has not.
 STRING = DType("string", 7, "!tf_type.string")
 # That of a list of tensors, which loops fill.

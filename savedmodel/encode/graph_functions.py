@@ -15,13 +15,7 @@ import numpy as np
 from savedmodel.protos.schema import FunctionDef, Proto
 from savedmodel.protos.structures import fill_shape
 from savedmodel.protos.tensor_values import fill_tensor
-from savedmodel.tensorflow_graph import (
-    FOR_CONVERTERS,
-    FunctionName,
-    GraphFunction,
-    GraphNode,
-    TensorFlowGraph,
-)
+from savedmodel.tensorflow_graph import FunctionName, GraphFunction, GraphNode, TensorFlowGraph
 from xla_call_module.dtypes import DType
 from xla_call_module.node import NOT_INLINED, NOT_OPTIMIZED
 
@@ -66,7 +60,8 @@ def encode_graph(
         _fill_function(proto, function, names)
         if not graph.for_converters:
             proto.attr[NOT_OPTIMIZED].b = True
-    protos[0].attr[FOR_CONVERTERS if graph.for_converters else NOT_INLINED].b = True
+    if not graph.for_converters:
+        protos[0].attr[NOT_INLINED].b = True
     return tuple(protos)
 
 
