@@ -432,7 +432,7 @@ def _to_signature(
     results = structure_without(exported.out_tree, assigned)
     returned = sorted(leaves(results))
     named = output_names(key, call, outputs, returned) if returned else [_UPDATED]
-    is_open = any(graph.for_converters for graph in operations)
+    is_open = any(not graph.is_opaque for graph in operations)
     function = Function(
         name=key,
         chain=chain.calls,

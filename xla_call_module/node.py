@@ -52,6 +52,9 @@ from xla_call_module.versions import FIRST_CONVENTION
 
 __all__ = [
     "FUNCTION_CALL",
+    "NOT_INLINED",
+    "NOT_OPTIMIZED",
+    "NO_OPTIMIZER",
     "OP",
     "SHARDING_OP",
     "called_function",
@@ -69,6 +72,14 @@ __all__ = [
 OP = "XlaCallModule"
 SHARDING_OP = "XlaSharding"
 FUNCTION_CALL = "StatefulPartitionedCall"
+# TensorFlow's graph optimizer inlines no function with the first attribute into what calls it
+# (tensorflow/core/grappler/optimizers/function_optimizer.cc), and optimizes none with the second
+# where it stands (tensorflow/core/grappler/optimizers/meta_optimizer.cc).
+NOT_INLINED, NOT_OPTIMIZED = "_noinline", "_tf_data_function"
+# A ConfigProto with graph_options.rewrite_options.disable_meta_optimizer, for what is optimized
+# when a call first runs (tensorflow/core/kernels/partitioned_function_ops.cc); and with
+# allow_soft_placement, which is what TensorFlow's own calls of functions have.
+NO_OPTIMIZER = bytes.fromhex("380152055203980101")
 DESCRIPTION_ATTR = "_jax_call"
 EXPORTED_ATTR = "_jax_exported"
 # In front of the name of an attribute that the call of a function has of an XlaCallModule node.
@@ -261,12 +272,13 @@ def called_function(node: Any) -> str:
     return "" if node.op == OP else str(node.attr["f"].func.name)
 
 
-def to_function_call(node: Any, function: str) -> None:
+def to_function_call(node: Any, function: str, *, is_opaque: bool = True) -> None:
     """Make an XlaCallModule node the call of a function that computes the same, in place.
 
     Args:
         node: a NodeDef of any pool, whose name, inputs and control inputs stay.
         function: the name of the function, which takes and returns what the node does.
+        is_opaque: whether TensorFlow's graph optimizer leaves the function as it is.
 
     Example:
         >>> import jax, jax.numpy as jnp, tensorflow as tf
@@ -286,6 +298,8 @@ def to_function_call(node: Any, function: str) -> None:
         del node.attr[key]
     node.op = FUNCTION_CALL
     node.attr["f"].func.name = function
+    if is_opaque:
+        node.attr["config_proto"].s = NO_OPTIMIZER
     node.attr["_output_shapes"].CopyFrom(node.attr[f"{_PREFIX}Sout"])
 
 

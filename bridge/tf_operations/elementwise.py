@@ -13,7 +13,7 @@ from bridge.core_ops.softmaxes import fuse_log_softmax, fuse_softmax
 from bridge.core_ops.stablehlo_operation import Emit, Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.size_arithmetic import compare_sizes, compute_sizes
-from bridge.graphs.values import Value
+from bridge.graphs.values import Value, constant_array
 from bridge.tf_operations.bits import in_total_order
 from bridge.tf_operations.complex_arithmetic import (
     divide,
@@ -53,18 +53,9 @@ def _subtract(graph: Graph, op: Operation) -> Value:
     return elementary.compute(graph, op, "Sub", "NotEqual")
 
 
-_ORDERS = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-
-
 def _not(graph: Graph, op: Operation) -> Value:
-    """Return the complement; of an order, of which Grappler would make the other one."""
     (value,) = op.operands
-    if value.dtype != bool:
-        return nodes.elementwise(graph, "BitwiseNot", value)
-    source = graph.producer(value)
-    if source is not None and source.op_type in _ORDERS:
-        return nodes.elementwise(graph, "NotEqual", value, True)
-    return nodes.elementwise(graph, "Not", value)
+    return nodes.elementwise(graph, "Not" if value.dtype == bool else "BitwiseNot", value)
 
 
 def _abs(graph: Graph, op: Operation) -> Value:
@@ -150,7 +141,24 @@ def _divide(graph: Graph, op: Operation) -> Value:
     for fuse in (fuse_softmax, fuse_mean, fuse_mean_of_windows):
         if (fused := fuse(graph, dividend, divisor)) is not None:
             return fused
+    reciprocal = _reciprocal(divisor)
+    if reciprocal is not None:
+        return nodes.elementwise(graph, "Mul", dividend, reciprocal)
     return nodes.elementwise(graph, "Div", dividend, divisor)
+
+
+def _reciprocal(divisor: Value) -> Value | None:
+    """Return the reciprocal of a constant, by which XLA multiplies in place of a division.
+
+    It is None where it would not be a normal number (xla/hlo/transforms/simplifiers/
+    algebraic_simplifier.cc, `HandleDivide`).
+    """
+    if divisor.array is None or divisor.dtype not in (np.float32, np.float64):
+        return None
+    with np.errstate(all="ignore"):
+        made = (1 / divisor.array).astype(divisor.dtype)
+    is_normal = np.isfinite(made) & (np.abs(made) >= np.finfo(made.dtype).tiny)
+    return constant_array(made).broadcast_to(divisor.shape) if is_normal.all() else None
 
 
 def _remainder(graph: Graph, op: Operation) -> Value:

@@ -38,20 +38,17 @@ class FunctionWriter:
 
     Attributes:
         functions: those of the bodies of its loops and branches.
-        for_converters: whether converters are to read them, and TensorFlow is not to run them.
     """
 
     functions: list[GraphFunction]
-    for_converters: bool
 
-    def __init__(self, name: str, *, for_converters: bool = False) -> None:
+    def __init__(self, name: str) -> None:
         """Begin with the functions of a graph.
 
         Args:
             name: the name that those of the functions begin with.
-            for_converters: whether converters are to read them.
         """
-        self.functions, self.for_converters = [], for_converters
+        self.functions = []
         self._name = re.sub(r"\W", "_", name)
         self._names: set[str] = set()
 
@@ -312,7 +309,10 @@ def _while(writer: _NodeWriter, node: Node) -> None:
         "parallel_iterations": 10,
     }
     inputs = [writer.tensor(name) for name in (*node.inputs, *(name for name, *_ in captured))]
-    writer.listed(node, "StatelessWhile", inputs, attributes)
+    # TensorFlow computes what is stateless and depends on constants alone when it prepares a
+    # function, and there each iteration of a loop is a call inside of the one before, until the
+    # stack ends (tensorflow/core/common_runtime/constant_folding.cc). What is stateful it leaves.
+    writer.listed(node, "While", inputs, attributes)
 
 
 def _inputs_of(graph: TensorGraph) -> list[tuple[str, np.dtype[Any], Any]]:
@@ -333,7 +333,7 @@ def _if(writer: _NodeWriter, node: Node) -> None:
         "output_shapes": [_static(writer.graph.shape_of(name)) for name in node.outputs],
     }
     inputs = [writer.tensor(name) for name in (*node.inputs, *(name for name, *_ in captured))]
-    writer.listed(node, "StatelessIf", inputs, attributes)
+    writer.listed(node, "If", inputs, attributes)  # a branch may have loops
 
 
 def _slice(writer: _NodeWriter, node: Node) -> None:

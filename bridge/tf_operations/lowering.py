@@ -94,9 +94,9 @@ def _lower(
         results = walk_main(graph, module, arguments, TARGET)
     for value in results:
         graph.add_result(value)
-    writer = FunctionWriter(f"{prefix}{call.name}", for_converters=for_converters)
+    writer = FunctionWriter(f"{prefix}{call.name}")
     main = writer.main(graph)
-    return TensorFlowGraph(main, tuple(writer.functions), for_converters)
+    return TensorFlowGraph(main, tuple(writer.functions), is_opaque=not for_converters)
 
 
 def _assert_shapes(graph: Graph, call: CallModule, arguments: Mapping[int, Value]) -> None:

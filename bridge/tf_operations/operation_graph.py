@@ -1,4 +1,4 @@
-"""The graph of TensorFlow's operations while it is built: missing kernels, Grappler's rewrites."""
+"""The graph of TensorFlow's operations while it is built, of dtypes that have kernels."""
 
 from __future__ import annotations
 
@@ -142,21 +142,6 @@ class Graph(TensorGraph):
             value = super().cast(value, np.dtype(np.float32))
         return super().cast(value, dtype)
 
-    def hidden(self, value: Value) -> Value:
-        """Return a constant that Grappler takes for none; any other value as it is.
-
-        It computes roots in place of powers, zeros in place of products with 0, and a negation in
-        place of a difference from 0, of which there is none for unsigned integers. That it takes a
-        product with the reciprocal in place of a quotient by a constant is what XLA does, too.
-        """
-        if value.array is None:
-            return value
-        shape = value.unbroadcast_shape
-        made = self._add(
-            "PlaceholderWithDefault", [value], [(shape, value.dtype)], {"shape": shape}
-        )
-        return made[0].broadcast_to(value.shape)
-
     def loop(
         self,
         size: Dim,
@@ -280,10 +265,6 @@ class Graph(TensorGraph):
         attributes: Mapping[str, Any],
     ) -> list[Value] | None:
         given = [value for value in inputs if value is not None]
-        guard = _GUARDS.get(op_type)
-        if guard is not None and (place := guard(given)) is not None:
-            hidden = [self.hidden(v) if n == place else v for n, v in enumerate(given)]
-            return self._add(op_type, hidden, results, attributes)
         replacement = _REPLACEMENTS.get(op_type)
         return None if replacement is None else replacement(self, given, results, attributes)
 
@@ -308,33 +289,6 @@ def _inputs(texts: Sequence[str], inputs: Sequence[object]) -> list[str]:
         expanded += [text.rstrip("*")] * count
     return [*expanded, *[""] * (len(inputs) - len(expanded))]
 
-
-def _zero(inputs: Sequence[Value]) -> int | None:
-    """Return the place of a constant of floating-point zeros among others."""
-    for place, value in enumerate(inputs):
-        if value.array is not None and value.is_float and not (value.array != 0).all():
-            return place
-    return None
-
-
-def _zero_of_unsigned(inputs: Sequence[Value]) -> int | None:
-    first = inputs[0]
-    if first.array is not None and (first.is_unsigned or first.is_float):
-        return 0 if not (first.array != 0).all() else None
-    return None
-
-
-def _rewritten_exponent(inputs: Sequence[Value]) -> int | None:
-    exponent = inputs[1].array
-    return None if exponent is None or not np.isin(np.abs(exponent), (0.5, 0, 1)).any() else 1
-
-
-# For each operation the place of the constant that Grappler must not see, if there is one.
-_GUARDS: Mapping[str, Callable[[Sequence[Value]], int | None]] = {
-    "Mul": _zero,
-    "Pow": _rewritten_exponent,
-    "Sub": _zero_of_unsigned,
-}
 
 _Results = Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]]
 
@@ -424,7 +378,7 @@ def _with_nan(graph: Graph, softmax: Value, value: Value) -> Value:
     """Return NaN for rows with NaN or infinity, of which oneDNN's Softmax makes zeros."""
     axes = graph.vector([value.rank - 1])
     most = graph.node("ReduceMax", [value, axes], shape=(*value.shape[:-1], 1), keepdims=1)
-    zero = graph.hidden(nodes.constant_like(value, 0))
+    zero = nodes.constant_like(value, 0)
     nothing = graph.node("Mul", [most, zero], shape=most.shape)
     return nodes.elementwise(graph, "Add", softmax, nothing)
 

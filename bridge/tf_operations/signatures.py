@@ -146,7 +146,6 @@ Not LogicalNot [bool] y:[bool] all
 NotEqual NotEqual T,T z:[bool] select
 Or LogicalOr [bool],[bool] z:[bool] all
 Pad PadV2 T,Tpaddings,T output:T select
-PlaceholderWithDefault PlaceholderWithDefault dtype output:dtype all
 PopulationCount PopulationCount T y:[uint8] integers
 Pow Pow T,T z:T power
 Qr Qr T q:T,r:T wide_fields

@@ -24,7 +24,7 @@ from savedmodel.tensorflow_graph import (
 from xla_call_module.allowance import Allowance
 from xla_call_module.dtypes import DType, dtype_from_tensorflow
 from xla_call_module.errors import FormatError
-from xla_call_module.node import called_function
+from xla_call_module.node import NOT_INLINED, called_function
 
 __all__ = ["read_operations"]
 
@@ -62,7 +62,8 @@ def _read_graph(name: str, library: Mapping[str, Proto], allowance: Allowance) -
         found[name] = _read_function(proto)
         pending += _callees(found[name])
     main, *functions = found.values()
-    return TensorFlowGraph(main, tuple(functions))
+    is_opaque = library[main.name].attr[NOT_INLINED].b
+    return TensorFlowGraph(main, tuple(functions), is_opaque)
 
 
 def _callees(function: GraphFunction) -> Iterator[str]:

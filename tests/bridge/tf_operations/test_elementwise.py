@@ -1,4 +1,4 @@
-"""Operations of one element at a time, on edge values of every dtype, under Grappler."""
+"""Operations of one element at a time, on edge values of every dtype."""
 
 from __future__ import annotations
 
@@ -95,12 +95,11 @@ def test_integers_are_divided_by_a_constant(name, number):
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_constants_stay_what_they_are(name):
-    """Grappler would compute with roots and zeros."""
     check(lambda x: [x / 3, x * 0, x * -1, x**0.5, x**-0.5, x**3, x**-1, x**0], edges(name))
 
 
 def test_quotients_by_a_constant_have_the_same_bits():
-    """Both XLA and Grappler multiply by the reciprocal."""
+    """XLA multiplies by the reciprocal."""
     x = np.random.default_rng(0).normal(size=4000).astype(np.float32)
     check(lambda x: [x / 3, x / 7, x / 0.1, x / 4], x, rtol=0.0)
 
