@@ -97,7 +97,7 @@ def _lower(
         results = walk_main(graph, module, arguments, TARGET)
     for value in results:
         graph.add_result(value)
-    writer = FunctionWriter(f"{prefix}{call.name}")
+    writer = FunctionWriter(f"{prefix}{call.name}", for_converters=for_converters)
     main = writer.main(graph)
     written = TensorFlowGraph(main, tuple(writer.functions), is_opaque=not for_converters)
     return narrow_sizes(written, is_wide=is_wide) if for_converters else written
