@@ -266,7 +266,7 @@ def _retarget_file(
     overwrite: bool,
 ) -> RetargetReport:
     def rewrite(folder: ModelFolder) -> RetargetReport:
-        change = _Change(target, checks, for_converters=for_converters)
+        change = _Change(target, checks)
         operations = Operations(
             change.lower,
             change.run_plain,
@@ -299,14 +299,12 @@ class _Change:
     Attributes:
         target: the consumer of the calls.
         checks: the disabled safety checks; None for those that each call has.
-        for_converters: whether converters are to read TensorFlow's own operations.
         releases: for each call the oldest release that runs it now; None where none does.
         modules: the number of calls that return something.
     """
 
     target: Target
     checks: tuple[DisabledCheck, ...] | None
-    for_converters: bool = False
     releases: dict[CallModule, Release | None] = dataclasses.field(default_factory=dict)
     modules: int = 0
 
@@ -319,10 +317,10 @@ class _Change:
         self.modules += bool(call.results)
         return call
 
-    def lower(self, call: CallModule, order: int) -> TensorFlowGraph:
+    def lower(self, call: CallModule, order: int, *, for_converters: bool) -> TensorFlowGraph:
         """Return the graph that is to run in the place of a changed call."""
         self.run_plain(call)
-        return lower_written(call, order=order, for_converters=self.for_converters)
+        return lower_written(call, order=order, for_converters=for_converters)
 
     def run_plain(self, call: CallModule) -> None:
         """Note that a changed call runs TensorFlow's own operations, which every release has."""

@@ -7,6 +7,7 @@ graph around them as arguments.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,6 +27,9 @@ __all__ = ["FunctionWriter"]
 
 # A constant of no more elements is in each function that needs it, and is no argument of it.
 _MAX_REPEATED = 16
+# What TensorFlow's own loops carry first, and tf2onnx takes every loop to carry: the number
+# of the iteration, and the greatest number of them, which -1 leaves open. With what they begin.
+_COUNTS: Mapping[str, int] = {"loop_counter": 0, "maximum_iterations": -1}
 _STRING, _VARIANT = DType("string", 7, ""), DType("variant", 21, "")
 _FLAG, _INT32, _INT64 = (dtype_from_name(n, where="") for n in ("bool", "int32", "int64"))
 _NO_MASKS: Mapping[str, Any] = dict.fromkeys(
@@ -38,7 +42,7 @@ class FunctionWriter:
 
     Attributes:
         functions: those of the bodies of its loops and branches.
-        for_converters: whether converters are to read them, and TensorFlow is not to run them.
+        for_converters: whether converters are to read them.
     """
 
     functions: list[GraphFunction]
@@ -71,6 +75,7 @@ class FunctionWriter:
         captured: Sequence[tuple[str, np.dtype[Any], Any]],
         *,
         carries: bool = False,
+        counts: bool = False,
     ) -> FunctionName:
         """Return the name of the function of a body, which is written.
 
@@ -80,11 +85,14 @@ class FunctionWriter:
             inputs: its own arguments.
             captured: the values of the graph around it that are arguments behind these.
             carries: whether it returns the captured values, too.
+            counts: whether its first arguments are those of `_COUNTS`, which it returns then, too.
         """
         name = self.unique(kind)
         arguments = [*inputs, *captured]
         passed = captured if carries else ()
         function = self._function(name, graph, graph.nodes, arguments, (), passed)
+        if counts:
+            function = _counting(function, returns=carries)
         self.functions.append(function)
         return FunctionName(name)
 
@@ -260,13 +268,17 @@ class _NodeWriter:
         for output, name in zip(outputs or [""], node.outputs, strict=False):
             self._tensors[name] = f"{text}:{output}:0"
 
-    def listed(self, node: Node, op: str, inputs: Sequence[str], attributes: Any) -> None:
-        """Add an operation with one list of outputs."""
+    def listed(
+        self, node: Node, op: str, inputs: Sequence[str], attributes: Any, *, first: int = 0
+    ) -> None:
+        """Add an operation with one list of outputs, of which the node's begin somewhere."""
         text = self.add(op, node.name, inputs, "output", attributes).split(":")[0]
-        for number, name in enumerate(node.outputs):
+        for number, name in enumerate(node.outputs, first):
             self._tensors[name] = f"{text}:output:{number}"
 
-    def control_flow(self, node: Node, op: str, inputs: Sequence[str], attributes: Any) -> None:
+    def control_flow(
+        self, node: Node, op: str, inputs: Sequence[str], attributes: Any, *, first: int = 0
+    ) -> None:
         """Add a loop or a branch, which TensorFlow takes to have state.
 
         What has none and depends on constants alone TensorFlow computes when it prepares a
@@ -274,7 +286,7 @@ class _NodeWriter:
         ends (tensorflow/core/common_runtime/constant_folding.cc).
         """
         prefix = "Stateless" if self.functions.for_converters else ""
-        self.listed(node, f"{prefix}{op}", inputs, attributes)
+        self.listed(node, f"{prefix}{op}", inputs, attributes, first=first)
 
     def alias(self, node: Node, tensor: str) -> None:
         """Let the output of a node be a tensor that is there."""
@@ -308,21 +320,60 @@ def _types(writer: _NodeWriter, names: Sequence[str]) -> list[tuple[str, np.dtyp
 
 def _while(writer: _NodeWriter, node: Node) -> None:
     cond, body = node.attributes["cond"], node.attributes["body"]
+    counts = writer.functions.for_converters
     captured = _types(writer, writer.captured([cond, body]))
     shapes = [_static(each.shape) for each in body.inputs]
     functions = {
-        "cond": writer.functions.body("cond", cond, _inputs_of(cond), captured),
-        "body": writer.functions.body("body", body, _inputs_of(body), captured, carries=True),
+        "cond": writer.functions.body("cond", cond, _inputs_of(cond), captured, counts=counts),
+        "body": writer.functions.body(
+            "body", body, _inputs_of(body), captured, carries=True, counts=counts
+        ),
     }
     dtypes = [_dtype(dtype) for _, dtype, _ in [*_inputs_of(body), *captured]]
-    attributes = {
+    attributes: dict[str, Any] = {
         **functions,
         "T": dtypes,
         "output_shapes": [*shapes, *(_static(shape) for *_, shape in captured)],
         "parallel_iterations": 10,
     }
     inputs = [writer.tensor(name) for name in (*node.inputs, *(name for name, *_ in captured))]
-    writer.control_flow(node, "While", inputs, attributes)
+    if counts:
+        attributes["T"] = [*[_INT32] * len(_COUNTS), *dtypes]
+        attributes["output_shapes"] = [*[()] * len(_COUNTS), *attributes["output_shapes"]]
+        inputs = [*map(writer.number, _COUNTS.values()), *inputs]
+    first = len(_COUNTS) if counts else 0
+    writer.control_flow(node, "While", inputs, attributes, first=first)
+
+
+def _counting(function: GraphFunction, *, returns: bool) -> GraphFunction:
+    """Return a function of a loop that takes what TensorFlow's own loops have first.
+
+    Args:
+        function: the condition or the body of the loop, as it would be without.
+        returns: whether it is the body, which returns these, too.
+    """
+    taken = tuple(GraphTensor(name, _INT32, ()) for name in _COUNTS)
+    nodes, ends = function.nodes, function.results
+    if returns:
+        counter, limit = _COUNTS
+        one = GraphNode(
+            "Const", f"{counter}_one", (), {"dtype": _INT32, "value": np.array(1, np.int32)}
+        )
+        following = GraphNode(
+            "AddV2", f"{counter}_next", (counter, f"{one.name}:output:0"), {"T": _INT32}
+        )
+        nodes = (*nodes, one, following)
+        sources = (f"{following.name}:z:0", limit)
+        ends = (
+            *(GraphTensor(f"result_{n}", _INT32, (), source) for n, source in enumerate(sources)),
+            *(
+                dataclasses.replace(end, name=f"result_{n}")
+                for n, end in enumerate(ends, len(sources))
+            ),
+        )
+    return dataclasses.replace(
+        function, arguments=(*taken, *function.arguments), nodes=nodes, results=ends
+    )
 
 
 def _inputs_of(graph: TensorGraph) -> list[tuple[str, np.dtype[Any], Any]]:

@@ -11,6 +11,7 @@ from bridge.core_ops.graph_walk import walk_main
 from bridge.graphs.values import Value
 from bridge.tf_operations.function_writer import FunctionWriter
 from bridge.tf_operations.linear_algebra import QR_CALLS, PackedRead
+from bridge.tf_operations.narrow_sizes import narrow_sizes
 from bridge.tf_operations.operation_graph import Graph
 from bridge.tf_operations.operation_table import ASSERTIONS, DECOMPOSITIONS, TARGET
 from savedmodel.tensorflow_graph import TensorFlowGraph
@@ -23,6 +24,7 @@ from xla_call_module.passes.module_pass import open_call, run_on_module, run_pas
 from xla_call_module.passes.platform_selection import select_platforms
 from xla_call_module.size_polynomials import Measured, Shape, of_atom
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
+from xla_call_module.stablehlo.modules import walk
 
 __all__ = ["lower_call"]
 
@@ -82,7 +84,7 @@ def _lower(
         prefix: what the names of all functions begin with.
         for_converters: whether converters are to read it.
     """
-    outermost = Graph()
+    outermost = Graph(for_converters=for_converters)
     values = {index: _argument(outermost, call.args[index]) for index in call.kept}
     arguments = [values[index] for index in plain.kept]
     graph = Graph(outer=outermost)
@@ -91,12 +93,20 @@ def _lower(
     with open_call(plain) as parsed:
         module = run_on_module(parsed, [lower_linalg(native=native)]).module
         compose_custom_calls(module)
+        is_wide = for_converters and _has_wide_integers(module)
         results = walk_main(graph, module, arguments, TARGET)
     for value in results:
         graph.add_result(value)
     writer = FunctionWriter(f"{prefix}{call.name}", for_converters=for_converters)
     main = writer.main(graph)
-    return TensorFlowGraph(main, tuple(writer.functions), for_converters)
+    written = TensorFlowGraph(main, tuple(writer.functions), for_converters=for_converters)
+    return narrow_sizes(written, is_wide=is_wide) if for_converters else written
+
+
+def _has_wide_integers(module: Any) -> bool:
+    """Return whether a module computes integers of 64 bits."""
+    results = (result.type for operation in walk(module) for result in operation.results)
+    return any(str(kind).endswith(("xi64>", "<i64>")) for kind in results)
 
 
 def _assert_shapes(graph: Graph, call: CallModule, arguments: Mapping[int, Value]) -> None:

@@ -13,7 +13,7 @@ from bridge.graphs.tensor_graph import Input, TensorGraph
 from bridge.graphs.values import Value, constant_array, of_size
 from bridge.tf_operations import pooling
 from bridge.tf_operations.signatures import computation_dtype, has_kernel, signature_of
-from xla_call_module.size_polynomials import Dim, Shape
+from xla_call_module.size_polynomials import Dim, Shape, is_static
 
 __all__ = ["VARIANT", "Graph", "ListedRow"]
 
@@ -74,16 +74,19 @@ class Graph(TensorGraph):
 
     Attributes:
         assertions: the names of the nodes that assert something, on which nothing else depends.
+        for_converters: whether converters are to read it.
     """
 
     format = "TensorFlow"
     zero_copies = False
     assertions: list[str]
+    for_converters: bool
 
-    def __init__(self, *, outer: Graph | None = None) -> None:
+    def __init__(self, *, outer: Graph | None = None, for_converters: bool = False) -> None:
         """Make an empty graph, which may be one inside of another."""
         super().__init__(outer=outer)
         self.assertions = [] if outer is None else outer.assertions
+        self.for_converters = for_converters if outer is None else outer.for_converters
         self._dtypes: dict[str, np.dtype[Any]] = {} if outer is None else outer._dtypes
 
     def dtype_of(self, name: str) -> np.dtype[Any]:
@@ -117,6 +120,8 @@ class Graph(TensorGraph):
         """
         if op_type == "Div" and "int" in results[0][1].name:
             op_type = "IntegerDiv"
+        if op_type == "Reshape" and self.for_converters:
+            inputs = _with_computed_shape(self, inputs, results[0][0])
         signature = signature_of(op_type)
         alike = (
             [] if signature is None else [text == "T" for text in _inputs(signature.inputs, inputs)]
@@ -288,6 +293,27 @@ def _inputs(texts: Sequence[str], inputs: Sequence[object]) -> list[str]:
         count = len(inputs) - len(texts) + 1 if repeated else 1
         expanded += [text.rstrip("*")] * count
     return [*expanded, *[""] * (len(inputs) - len(expanded))]
+
+
+def _with_computed_shape(
+    graph: Graph, inputs: Sequence[Value | None], shape: Sequence[Dim | None]
+) -> Sequence[Value | None]:
+    """Return the inputs of Reshape, with all sizes where a converter would take -1 for one.
+
+    That to TFLite moves a transposition behind a Reshape, with the constant as its new shape
+    (tensorflow/compiler/mlir/lite/transforms/optimize_pass.cc, `ReorderTransposeReshapeTranspose`),
+    and makes a transposition of a product whose first factor alone is a constant.
+    """
+    value, sizes = inputs
+    if value is None or sizes is None or sizes.array is None or not (sizes.array < 0).any():
+        return inputs
+    source = graph.producer(value)
+    is_moved = source is not None and source.op_type == "Transpose"
+    if source is not None and source.op_type in ("BatchMatMulV2", "MatMul"):
+        left = graph.shape_of(source.inputs[0])
+        is_moved = left is not None and is_static(left)
+    dims = [dim for dim in shape if dim is not None]
+    return [value, graph.vector(dims)] if is_moved and len(dims) == len(shape) else inputs
 
 
 _Results = Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]]

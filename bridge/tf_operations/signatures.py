@@ -15,7 +15,14 @@ import numpy as np
 
 from xla_call_module.errors import DtypeError
 
-__all__ = ["Signature", "computation_dtype", "has_kernel", "signature_of"]
+__all__ = [
+    "Signature",
+    "computation_dtype",
+    "has_kernel",
+    "input_attributes",
+    "operation_signature",
+    "signature_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +169,7 @@ Relu Relu T activations:T floats
 Reshape Reshape T,Tshape output:T all
 RightShift RightShift T,T z:T integers
 Round Rint T y:T wide
+Reverse ReverseV2 T,Tidx output:T all
 Rsqrt Rsqrt T y:T fields
 SelfAdjointEigV2 SelfAdjointEigV2 T e:T,v:T wide_fields
 Shape Shape T output:out_type all
@@ -229,6 +237,36 @@ def signature_of(op_type: str) -> Signature | None:
     'AddV2'
     """
     return _signatures().get(op_type)
+
+
+@cache
+def _operations() -> Mapping[str, Signature]:
+    return {signature.op: signature for signature in _signatures().values()}
+
+
+def operation_signature(op: str) -> Signature | None:
+    """Return the signature of an operation by TensorFlow's name; None for an unknown one.
+
+    >>> operation_signature("AddV2").inputs
+    ('T', 'T')
+    """
+    return _operations().get(op)
+
+
+def input_attributes(op: str, count: int) -> list[str | None]:
+    """Return the attribute with the dtype of each input; None for a fixed or an unknown one.
+
+    >>> input_attributes("ConcatV2", 3)
+    ['T', 'T', 'Tidx']
+    """
+    signature = operation_signature(op)
+    if signature is None:
+        return [None] * count
+    attributes: list[str] = []
+    for text in signature.inputs:
+        repeated = count - len(signature.inputs) + 1 if text.endswith("*") else 1
+        attributes += [text.rstrip("*")] * repeated
+    return [None if text.startswith("[") else text for text in attributes]
 
 
 def has_kernel(op_type: str, dtype: np.dtype[Any]) -> bool:

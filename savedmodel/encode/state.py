@@ -25,7 +25,7 @@ from savedmodel.encode.body import (
     set_function_call,
 )
 from savedmodel.encode.gradients import Sources, needed_arguments, write_call
-from savedmodel.encode.mutexes import compile_whole, hold_mutex
+from savedmodel.encode.mutexes import compile_whole, hold_mutex, lock_nothing
 from savedmodel.model import Function, Parameter, Variable
 from savedmodel.protos.schema import Proto
 from savedmodel.protos.structures import (
@@ -143,7 +143,9 @@ def _make_atomic(body: Body, *, is_compiled: bool) -> None:
     """
     if is_compiled:
         compile_whole(body.proto)
-    elif not body.library.for_converters:
+    elif body.library.for_converters:
+        lock_nothing(body.proto)
+    else:
         hold_mutex(body.proto, body.library.mutex)
 
 
