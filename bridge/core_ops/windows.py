@@ -148,6 +148,10 @@ def _reduce(
     def combine(first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
         return region.apply(graph, [*first, *second])
 
+    if reducer in ("add", "multiply") and _is_narrow(values[0]):  # rounded once, at the end
+        wide = [nodes.cast(graph, operand, np.float32) for operand in operands]
+        (made,) = _reduce(graph, op, wide, windows)
+        return [nodes.cast(graph, made, values[0].dtype)]
     if not reducer and depends_on_order(region, graph):
         return _fold(graph, op, values, starts, windows, combine)
     fillings = starts
@@ -207,13 +211,17 @@ def _running_sum(graph: TensorGraph, value: Value, windows: _Windows) -> Value |
         return None
     axis, reverse = way
     size = windows.sizes[axis]
-    is_narrow = value.is_float and value.dtype.itemsize < np.dtype(np.float32).itemsize
-    if is_narrow and isinstance(size, int) and size <= _MAX_IN_ORDER:
+    if _is_narrow(value) and isinstance(size, int) and size <= _MAX_IN_ORDER:
         return _sum_in_order(graph, graph.expand(value), axis, size, reverse=reverse)
     index = nodes.constant(axis, np.int64)
     return graph.node(
         "CumSum", [graph.expand(value), index], shape=value.shape, reverse=int(reverse)
     )
+
+
+def _is_narrow(value: Value) -> bool:
+    """Return whether elements are floats of less than 32 bits."""
+    return value.is_float and value.dtype.itemsize < np.dtype(np.float32).itemsize
 
 
 def _sum_in_order(

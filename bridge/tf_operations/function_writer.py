@@ -532,7 +532,6 @@ _SPECIAL: Mapping[str, Callable[[_NodeWriter, Node], None]] = {
     "Pad": _pad,
     PACKED: _packed,
     "ReduceMax": _reduction,
-    "ReduceMean": _reduction,
     "ReduceMin": _reduction,
     "ReduceProd": _reduction,
     "ReduceSum": _reduction,

@@ -61,6 +61,9 @@ _DTYPES: Mapping[str, frozenset[str] | None] = {
     "images": _FLOATS | {"int32"},
     "fft": _COMPLEX,
     "pooled": _FLOATS,
+    # Of these sums kernels add numbers of 16 bits in 16 bits.
+    "wide_sums": _WIDE | _COMPLEX | _INTEGERS,
+    "wide_products": _WIDE | _COMPLEX | {"int32", "int64"},
     "range": _WIDE | {"int32", "int64"},
     "words": frozenset({"uint32", "uint64", "int32", "int64"}),
 }
@@ -81,7 +84,7 @@ Assert Assert [bool],T* - all
 Atan Atan T y:T fields
 Atan2 Atan2 T,T z:T floats
 Atanh Atanh T y:T fields
-AvgPool AvgPool T output:T pooled
+AvgPool AvgPool T output:T wide
 BatchMatMulV2 BatchMatMulV2 T,T output:T products
 Bitcast Bitcast T output:type all
 BitwiseAnd BitwiseAnd T,T z:T integers
@@ -97,15 +100,15 @@ Concat ConcatV2 T*,Tidx output:T all
 Conj Conj T output:T fft
 Const Const - output:dtype all
 Conv2D Conv2D T,T output:T images
-Conv2DBackpropFilter Conv2DBackpropFilter T,[int32],T output:T floats
-Conv3D Conv3D T,T output:T floats
+Conv2DBackpropFilter Conv2DBackpropFilter T,[int32],T output:T wide
+Conv3D Conv3D T,T output:T wide
 Cos Cos T y:T fields
 Cosh Cosh T y:T fields
-CumProd Cumprod T,Tidx out:T numbers
-CumSum Cumsum T,Tidx out:T numbers
-DepthwiseConv2dNative DepthwiseConv2dNative T,T output:T pooled
+CumProd Cumprod T,Tidx out:T wide_sums
+CumSum Cumsum T,Tidx out:T wide_sums
+DepthwiseConv2dNative DepthwiseConv2dNative T,T output:T wide
 Div RealDiv T,T z:T fields
-Einsum Einsum T* output:T products
+Einsum Einsum T* output:T wide_products
 Equal Equal T,T z:[bool] select
 Erf Erf T y:T floats
 Erfc Erfc T y:T floats
@@ -155,10 +158,9 @@ Range Range Tidx,Tidx,Tidx output:Tidx all
 Real Real T output:Tout fft
 Reciprocal Reciprocal T y:T fields
 ReduceMax Max T,Tidx output:T real
-ReduceMean Mean T,Tidx output:T fields
 ReduceMin Min T,Tidx output:T real
-ReduceProd Prod T,Tidx output:T numbers
-ReduceSum Sum T,Tidx output:T numbers
+ReduceProd Prod T,Tidx output:T wide_sums
+ReduceSum Sum T,Tidx output:T wide_sums
 Relu Relu T activations:T floats
 Reshape Reshape T,Tshape output:T all
 RightShift RightShift T,T z:T integers
