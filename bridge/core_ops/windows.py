@@ -135,23 +135,32 @@ def dynamic_reduce_window(graph: TensorGraph, op: Operation) -> Sequence[Value]:
 def _reduce(
     graph: TensorGraph, op: Operation, operands: Sequence[Value], windows: _Windows
 ) -> Sequence[Value]:
+    (region,) = op.regions
+    value, start = operands[0], operands[len(operands) // 2]
+    reducer = reducer_of(region) if len(operands) == 2 else ""
+    if reducer == "add" and is_identity(reducer, start):
+        running = _running_sum(graph, value, windows)
+        if running is not None:
+            return [running]
+    if reducer not in ("add", "multiply") or not _is_narrow(value):
+        return _reduce_as(reducer, graph, op, operands, windows)
+    wide = [nodes.cast(graph, operand, np.float32) for operand in operands]  # rounded once
+    (made,) = _reduce_as(reducer, graph, op, wide, windows)
+    return [nodes.cast(graph, made, value.dtype)]
+
+
+def _reduce_as(
+    reducer: str, graph: TensorGraph, op: Operation, operands: Sequence[Value], windows: _Windows
+) -> Sequence[Value]:
+    """Return the reduction by a reducer, or by the region where that is empty."""
     count = len(operands) // 2
     values, starts = operands[:count], operands[count:]
     (region,) = op.regions
-    reducer = reducer_of(region) if count == 1 else ""
     changes_nothing = reducer in REDUCERS and is_identity(reducer, starts[0])
-    if reducer == "add" and changes_nothing:
-        running = _running_sum(graph, values[0], windows)
-        if running is not None:
-            return [running]
 
     def combine(first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
         return region.apply(graph, [*first, *second])
 
-    if reducer in ("add", "multiply") and _is_narrow(values[0]):  # rounded once, at the end
-        wide = [nodes.cast(graph, operand, np.float32) for operand in operands]
-        (made,) = _reduce(graph, op, wide, windows)
-        return [nodes.cast(graph, made, values[0].dtype)]
     if not reducer and depends_on_order(region, graph):
         return _fold(graph, op, values, starts, windows, combine)
     fillings = starts

@@ -85,7 +85,7 @@ def test_a_sum_of_any_number_of_elements():
 def test_sums_and_means_of_small_floats_are_added_in_float32(name):
     """Of 5,000 numbers near 1 a sum of 16 bits stays at 256 or 2,048, which the next leave."""
     x = np.full(5000, 1.01, name)
-    (total, mean, product, running, windows, window_mean) = run_call(
+    results = run_call(
         export_call(
             lambda x: [
                 lax.reduce(x, x[0] * 0, lax.add, (0,)),
@@ -104,7 +104,7 @@ def test_sums_and_means_of_small_floats_are_added_in_float32(name):
     )  # fmt: skip
     one = float(x[0])
     exact = (5000 * one, 5000 * one / 4096, one**400, 5000 * one, 4900 * one, one)
-    for got, number in zip((total, mean, product, running, windows, window_mean), exact):
+    for got, number in zip(results, exact, strict=True):
         np.testing.assert_allclose(float(got), number, rtol=1e-2)
 
 
