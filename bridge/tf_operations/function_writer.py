@@ -174,7 +174,7 @@ class _NodeWriter:
         kind = _dtype(array.dtype) if dtype is None else dtype
         key = (
             (kind.name, array.shape, array.tobytes())
-            if array.nbytes < 64 and dtype is None
+            if dtype is None and (array.nbytes < 64 or name == "constant")
             else name
         )
         if key not in self._constants:

@@ -12,7 +12,13 @@ from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import Input, TensorGraph
 from bridge.graphs.values import Value, constant_array, of_size
 from bridge.tf_operations import pooling
-from bridge.tf_operations.signatures import computation_dtype, has_kernel, signature_of
+from bridge.tf_operations.ranks import within_kernel
+from bridge.tf_operations.signatures import (
+    computation_dtype,
+    has_kernel,
+    max_rank,
+    signature_of,
+)
 from xla_call_module.size_polynomials import Dim, Shape
 
 __all__ = ["VARIANT", "Graph", "ListedRow"]
@@ -77,6 +83,7 @@ class Graph(TensorGraph):
     """
 
     format = "TensorFlow"
+    max_padded_rank = max_rank("Pad")
     zero_copies = False
     assertions: list[str]
 
@@ -280,6 +287,9 @@ class Graph(TensorGraph):
         attributes: Mapping[str, Any],
     ) -> list[Value] | None:
         given = [value for value in inputs if value is not None]
+        within = within_kernel(self, op_type, given, results, attributes)
+        if within is not None:
+            return within
         guard = _GUARDS.get(op_type)
         if guard is not None and (place := guard(given)) is not None:
             hidden = [self.hidden(v) if n == place else v for n, v in enumerate(given)]
@@ -353,7 +363,8 @@ def _gather_nd(
         for axis in range(count)
     ]
     whole = nodes.concat(graph, [*columns, indices], indices.rank - 1)
-    return graph._add("GatherND", [value, whole], results, {})
+    ((result, _),) = results
+    return [graph.node("GatherND", [value, whole], shape=result)]
 
 
 def _matmul(

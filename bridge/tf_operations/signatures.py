@@ -1,4 +1,4 @@
-"""The signatures of TensorFlow's operations, and the dtypes of which its CPU kernels are.
+"""The signatures of TensorFlow's operations, and the dtypes and ranks of which its CPU kernels are.
 
 They are those of the operations' definitions and kernels in TensorFlow 2.14, which later versions
 keep. A graph names most operations as `bridge.graphs` does; others have TensorFlow's name.
@@ -15,7 +15,14 @@ import numpy as np
 
 from xla_call_module.errors import DtypeError
 
-__all__ = ["Signature", "computation_dtype", "has_kernel", "signature_of"]
+__all__ = [
+    "BROADCASTING",
+    "Signature",
+    "computation_dtype",
+    "has_kernel",
+    "max_rank",
+    "signature_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +216,27 @@ _WIDER: Mapping[str, tuple[str, ...]] = {
 # Operations whose low bits do not depend on how the highest one is read, of uint64 as int64.
 _MODULAR = frozenset({"BatchMatMulV2", "Einsum", "MatMul", "Neg"})
 
+# Operations that broadcast their operands.
+BROADCASTING = frozenset({
+    "Add", "And", "Atan2", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Complex", "Div", "Equal",
+    "FloatMod", "Greater", "GreaterOrEqual", "IntegerDiv", "LeftShift", "Less", "LessOrEqual",
+    "Max", "Min", "Mod", "Mul", "NotEqual", "Or", "Pow", "RightShift", "Sub", "Where",
+})  # fmt: skip
+# The most dimensions that a kernel takes, of operations whose kernels do not take any number. Where
+# operands are broadcast, neighbouring dimensions of which the same ones are repeated count once;
+# those of Where count each. GatherND takes any number, but looks up in so many.
+_MAX_RANKS: Mapping[str, int] = {
+    **dict.fromkeys(BROADCASTING, 5),
+    "ArgMax": 7,
+    "ArgMin": 7,
+    "Expand": 5,
+    "GatherND": 7,
+    "Pad": 6,
+    "Slice": 8,
+    "Softmax": 5,
+    "Where": 8,
+}
+
 
 @cache
 def _signatures() -> Mapping[str, Signature]:
@@ -232,6 +260,15 @@ def signature_of(op_type: str) -> Signature | None:
     'AddV2'
     """
     return _signatures().get(op_type)
+
+
+def max_rank(op_type: str) -> int | None:
+    """Return the most dimensions that the kernel of an operation takes; None for any number.
+
+    >>> max_rank("Pad")
+    6
+    """
+    return _MAX_RANKS.get(op_type)
 
 
 def has_kernel(op_type: str, dtype: np.dtype[Any]) -> bool:
