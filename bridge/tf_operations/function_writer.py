@@ -185,7 +185,7 @@ class _NodeWriter:
         kind = _dtype(array.dtype) if dtype is None else dtype
         key = (
             (kind.name, array.shape, array.tobytes())
-            if array.nbytes < 64 and dtype is None
+            if dtype is None and (array.nbytes < 64 or name == "constant")
             else name
         )
         if key not in self._constants:
@@ -276,18 +276,6 @@ class _NodeWriter:
         for number, name in enumerate(node.outputs, first):
             self._tensors[name] = f"{text}:output:{number}"
 
-    def control_flow(
-        self, node: Node, op: str, inputs: Sequence[str], attributes: Any, *, first: int = 0
-    ) -> None:
-        """Add a loop or a branch, which TensorFlow takes to have state.
-
-        What has none and depends on constants alone TensorFlow computes when it prepares a
-        function, where each iteration of a loop is a call inside of the one before, until the stack
-        ends (tensorflow/core/common_runtime/constant_folding.cc).
-        """
-        prefix = "Stateless" if self.functions.for_converters else ""
-        self.listed(node, f"{prefix}{op}", inputs, attributes, first=first)
-
     def alias(self, node: Node, tensor: str) -> None:
         """Let the output of a node be a tensor that is there."""
         self._tensors[node.outputs[0]] = tensor
@@ -341,8 +329,10 @@ def _while(writer: _NodeWriter, node: Node) -> None:
         attributes["T"] = [*[_INT32] * len(_COUNTS), *dtypes]
         attributes["output_shapes"] = [*[()] * len(_COUNTS), *attributes["output_shapes"]]
         inputs = [*map(writer.number, _COUNTS.values()), *inputs]
-    first = len(_COUNTS) if counts else 0
-    writer.control_flow(node, "While", inputs, attributes, first=first)
+    # TensorFlow computes what is stateless and depends on constants alone when it prepares a
+    # function, and there each iteration of a loop is a call inside of the one before, until the
+    # stack ends (tensorflow/core/common_runtime/constant_folding.cc). What is stateful it leaves.
+    writer.listed(node, "While", inputs, attributes, first=len(_COUNTS) if counts else 0)
 
 
 def _counting(function: GraphFunction, *, returns: bool) -> GraphFunction:
@@ -394,7 +384,7 @@ def _if(writer: _NodeWriter, node: Node) -> None:
         "output_shapes": [_static(writer.graph.shape_of(name)) for name in node.outputs],
     }
     inputs = [writer.tensor(name) for name in (*node.inputs, *(name for name, *_ in captured))]
-    writer.control_flow(node, "If", inputs, attributes)
+    writer.listed(node, "If", inputs, attributes)  # a branch may have loops
 
 
 def _slice(writer: _NodeWriter, node: Node) -> None:
@@ -596,7 +586,6 @@ _SPECIAL: Mapping[str, Callable[[_NodeWriter, Node], None]] = {
     "Pad": _pad,
     PACKED: _packed,
     "ReduceMax": _reduction,
-    "ReduceMean": _reduction,
     "ReduceMin": _reduction,
     "ReduceProd": _reduction,
     "ReduceSum": _reduction,

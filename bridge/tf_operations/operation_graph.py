@@ -12,7 +12,13 @@ from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import Input, TensorGraph
 from bridge.graphs.values import Value, constant_array, of_size
 from bridge.tf_operations import pooling
-from bridge.tf_operations.signatures import computation_dtype, has_kernel, signature_of
+from bridge.tf_operations.ranks import within_kernel
+from bridge.tf_operations.signatures import (
+    computation_dtype,
+    has_kernel,
+    max_rank,
+    signature_of,
+)
 from xla_call_module.size_polynomials import Dim, Shape, is_static
 
 __all__ = ["VARIANT", "Graph", "ListedRow"]
@@ -78,6 +84,7 @@ class Graph(TensorGraph):
     """
 
     format = "TensorFlow"
+    max_padded_rank = max_rank("Pad")
     zero_copies = False
     assertions: list[str]
     for_converters: bool
@@ -270,6 +277,9 @@ class Graph(TensorGraph):
         attributes: Mapping[str, Any],
     ) -> list[Value] | None:
         given = [value for value in inputs if value is not None]
+        within = within_kernel(self, op_type, given, results, attributes)
+        if within is not None:
+            return within
         replacement = _REPLACEMENTS.get(op_type)
         return None if replacement is None else replacement(self, given, results, attributes)
 
@@ -333,7 +343,8 @@ def _gather_nd(
         for axis in range(count)
     ]
     whole = nodes.concat(graph, [*columns, indices], indices.rank - 1)
-    return graph._add("GatherND", [value, whole], results, {})
+    ((result, _),) = results
+    return [graph.node("GatherND", [value, whole], shape=result)]
 
 
 def _matmul(
