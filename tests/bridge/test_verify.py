@@ -191,6 +191,23 @@ def test_a_parameter_that_nothing_takes(tmp_path):
     assert make_trials(load(tmp_path / "model"), seed=0)[0].variables == ("w",)
 
 
+def test_parameters_with_empty_keys(tmp_path):
+    """A name that ends with a slash TensorFlow has without it."""
+    params = {"": np.ones(2, "f"), "d": np.ones(2, "f"), "d/": np.full(2, 3, "f")}
+    params |= {"e": {"": np.ones(2, "f"), "x": {"": {"": np.ones(2, "f")}}}}
+    bridge.save(
+        lambda params, x: sum(jax.tree.leaves(params)) * x,
+        tmp_path / "model",
+        params=params,
+        args="f32[2]",
+    )
+    report = bridge.verify(tmp_path / "model", quick=True)
+    assert _wrong(report) == {}
+    assert [row.order for row in report.rows] == [0, 1]
+    names = make_trials(load(tmp_path / "model"), seed=0)[0].variables
+    assert names == ("params", "d", "d_1", "e", "e/x")
+
+
 def test_trouble(folder, tmp_path, capsys):
     assert main(["verify", str(tmp_path / "nothing")]) == 2
     assert "has no saved_model.pb" in capsys.readouterr().err
