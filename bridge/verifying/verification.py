@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -108,7 +109,14 @@ def compare(
         pairs = {name: (run.results[number, order, name], expected[name]) for name in expected}
         problems, known = [], []
         for name, (actual, wanted) in pairs.items():
-            difference = _difference(trial, actual, wanted, tolerance, scale)
+            differing = functools.partial(
+                _difference,
+                kind=trial.kind,
+                tolerance=tolerance,
+                scale=scale,
+                precisions=trial.precisions_of(order, name),
+            )
+            difference = differing(actual, wanted)
             if difference is None:
                 continue
             deviations = _deviations(trial, order, name, run)
@@ -116,7 +124,7 @@ def compare(
             everywhere = order > 0 and (special or any(row.known for row in rows))
             rest = _without_lost_nan(actual, wanted, everywhere=everywhere, special=special)
             explained = excused and (order == 0 or everywhere)
-            if explained and _difference(trial, rest, wanted, tolerance, scale) is None:
+            if explained and differing(rest, wanted) is None:
                 known += [f"{name}: {_DESCRIPTIONS[deviation]}" for deviation in excused]
             else:
                 reasons = [_DESCRIPTIONS[one] for one in deviations if one not in _EXCUSED]
@@ -162,11 +170,17 @@ def _without_lost_nan(actual: Array, wanted: Array, *, everywhere: bool, special
 
 
 def _difference(
-    trial: Trial, actual: Array, wanted: Array, tolerance: Tolerance, scale: float
+    actual: Array,
+    wanted: Array,
+    *,
+    kind: str,
+    tolerance: Tolerance,
+    scale: float,
+    precisions: Sequence[str],
 ) -> str | None:
-    if trial.kind == HUGE:
+    if kind == HUGE:
         return describe_overflow(actual, wanted)
-    return describe_difference(actual, wanted, tolerance, scale=scale)
+    return describe_difference(actual, wanted, tolerance, scale=scale, precisions=precisions)
 
 
 def _error(trial: Trial, actual: Array, wanted: Array) -> float:
