@@ -56,7 +56,7 @@ class FunctionWriter:
             for_converters: whether converters are to read them.
         """
         self.functions, self.for_converters = [], for_converters
-        self._name = re.sub(r"\W", "_", name)
+        self._name = re.sub(r"\W", "_", name, flags=re.ASCII)
         self._names: set[str] = set()
 
     def main(self, graph: Graph) -> GraphFunction:
@@ -165,7 +165,7 @@ class _NodeWriter:
 
     def argument(self, name: str, dtype: np.dtype[Any], shape: Any) -> GraphTensor:
         """Return an argument, to which the value of a name is."""
-        text = self._unique(re.sub(r"\W", "_", name).strip("_") or "argument")
+        text = self._unique(re.sub(r"\W", "_", name, flags=re.ASCII).strip("_") or "argument")
         self._tensors[name] = text
         return GraphTensor(text, _dtype(dtype), _static(shape))
 
@@ -205,7 +205,7 @@ class _NodeWriter:
         self, op: str, name: str, inputs: Sequence[str], output: str, attributes: Mapping[str, Any]
     ) -> str:
         """Add a node; return its first output."""
-        node = self._unique(re.sub(r"[^\w./-]", "_", name).lstrip("_/.-") or op)
+        node = self._unique(re.sub(r"[^\w./-]", "_", name, flags=re.ASCII).lstrip("_/.-") or op)
         self.nodes.append(GraphNode(op, node, tuple(inputs), attributes))
         return f"{node}:{output}:0"
 
