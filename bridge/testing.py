@@ -23,6 +23,11 @@ from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["assert_gradients_match"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 _MODES = ("eager", "graph", "jit", "saved", "tf_saved", "resaved")
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from xla_call_module.errors import StructureError
 
-__all__ = ["OPERATIONS", "XLA", "parse_operations"]
+__all__ = ["OPERATIONS", "XLA", "OperationsOption", "parse_operations"]
 
-XLA = "xla"
 # The default, and what the verbs take besides.
-OPERATIONS = (XLA, "tensorflow")
+OperationsOption = Literal["xla", "tensorflow"]
+OPERATIONS: tuple[OperationsOption, ...] = get_args(OperationsOption)
+XLA: OperationsOption = "xla"
 
 
 def parse_operations(operations: object) -> bool:

@@ -26,7 +26,7 @@ except ImportError as error:
 
 from bridge.exporting.environment import describe_environment, source_file
 from bridge.save import SaveOptions, save
-from bridge.serving.methods import ServingMethod, named_outputs, parse_method
+from bridge.serving.methods import MethodName, ServingMethod, named_outputs, parse_method
 from bridge.serving.preprocessing import (
     PreprocessedRequest,
     as_function,
@@ -61,7 +61,7 @@ def compose(
     postprocess: Any = None,
     request: Mapping[str, tf.TensorSpec] | None = None,
     examples: bool | Mapping[str, Any] = False,
-    method: str = "predict",
+    method: MethodName = "predict",
     classes: Sequence[str] | None = None,
     defaults: Mapping[str, Any] | None = None,
     signature: str = DEFAULT_SIGNATURE,

@@ -153,7 +153,7 @@ class _SupersededError(StructureError):
 
 @api_boundary
 def publish(
-    model: export.Exported | Mapping[str, export.Exported] | str | os.PathLike[str] | None,
+    model: export.Exported | Mapping[str, Any] | str | os.PathLike[str] | Any,
     base_path: str | os.PathLike[str],
     *,
     weights: Any = None,
