@@ -15,6 +15,7 @@ from jax import export, tree_util
 
 from bridge.core.backend import require_own_runtime, require_tensorflow
 from bridge.core.narrowing import check_narrowing
+from bridge.exporting.lowering import export_for
 from bridge.verifying.comparison import Tolerance
 from xla_call_module._jax import survive_forks
 from xla_call_module.errors import StructureError, remedy_for
@@ -164,7 +165,14 @@ def _export(fun: Callable[..., Any], arguments: Any) -> export.Exported:
         arguments,
     )
     jitted = fun if isinstance(fun, jax.stages.Wrapped) else jax.jit(fun)
-    return export.export(jitted)(*args, **kwargs)
+    return export_for(
+        jitted,
+        args,
+        kwargs,
+        name=str(getattr(fun, "__name__", type(fun).__name__)),
+        platforms=(export.default_export_platform(),),
+        disabled_checks=(),
+    )
 
 
 @contextmanager

@@ -8,8 +8,8 @@ import functools
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -52,12 +52,28 @@ __all__ = [
     "static_parameters",
     "tracing_error_kind",
     "transformation_query",
+    "unfiltered_tracebacks",
     "unstable_calls",
     "vary_together",
 ]
 
 # For each argument or result its sharding; None where it has none.
 Shardings = tuple[NamedSharding | None, ...]
+
+
+@contextmanager
+def unfiltered_tracebacks() -> Iterator[None]:
+    """Return a context in which the errors of JAX have the frames inside of it.
+
+    `jax_traceback_filtering` is a setting of the process, which JAX has no context for. What other
+    threads raise meanwhile has these frames, too. The gate can go when there is one.
+    """
+    before = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", "off")
+    try:
+        yield
+    finally:
+        jax.config.update("jax_traceback_filtering", before)
 
 
 def enable_x64(is_enabled: bool = True) -> AbstractContextManager[Any]:  # noqa: FBT001, FBT002

@@ -37,11 +37,13 @@ class Passed:
         wrapper: for a module a function that calls it, with `{}` in the place of its arguments;
             empty where there is none, and None for what is no module.
         lacks_params: whether `params=` could have been passed, and was not.
+        parameters: the names of the first arguments, which hold the parameters.
     """
 
     said: str = ""
     wrapper: str | None = None
     lacks_params: bool = False
+    parameters: tuple[str, ...] = ()
 
 
 def check_call(

@@ -127,7 +127,8 @@ def _passed(function: ModelFunction, specs: Sequence[Any], by_name: Mapping[str,
     lacking = " and params= was not passed" if lacks_params else ""
     after = " after params" if specs and function.params is not None else ""
     said = f"args= gives {arguments_of(specs, by_name)}{after}{lacking}"
-    return Passed(said, function.wrapper, lacks_params)
+    parameters = () if function.params is None else ("params",)
+    return Passed(said, function.wrapper, lacks_params, parameters)
 
 
 def _export_each(

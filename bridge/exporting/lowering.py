@@ -14,6 +14,7 @@ from jax import export, tree_util
 from bridge.core._jax import callback_frames, missing_rule, replace_vjp, unstable_calls
 from bridge.core.explaining import calls_back, explain_tracing
 from bridge.exporting.call_check import Passed, check_call
+from bridge.exporting.trace_errors import explain_refusal
 from xla_call_module._jax import survive_forks
 from xla_call_module.checks import DisabledCheck, parse_checks, unite
 from xla_call_module.errors import (
@@ -80,7 +81,13 @@ def export_for(
         known = isinstance(error, _REFUSALS) and not isinstance(error, UnsupportedError)
         traced = _trace(fun, args, kwargs) if known else None
         if traced is None:
-            raise
+            parameters = () if passed is None else passed.parameters
+            refused = explain_refusal(
+                name, lambda: fun.trace(*args, **kwargs), args, kwargs, parameters=parameters
+            )
+            if refused is None:
+                raise
+            raise refused from error
         if (frames := callback_frames(traced.jaxpr.jaxpr)) is not None:
             raise calls_back(name, frames) from error
         reasons = _reasons(export_on, platforms)

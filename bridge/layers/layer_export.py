@@ -15,6 +15,7 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge.core.explaining import flatten
+from bridge.exporting.call_check import Passed
 from bridge.exporting.lowering import export_for
 from bridge.exporting.specifications import ArgumentSpec, specify
 from bridge.layers.artifact import LayerWeight
@@ -131,7 +132,7 @@ def _export(
     try:
         return export_for(
             jitted, (*own, *inputs), keywords, name=name, platforms=DEFAULT_PLATFORMS,
-            disabled_checks=(),
+            disabled_checks=(), passed=Passed(parameters=tuple(layer.leading)),
         )  # fmt: skip
     except Exception as error:
         names = {cls.__name__ for cls in type(error).__mro__}
