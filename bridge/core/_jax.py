@@ -41,6 +41,7 @@ __all__ = [
     "is_for_export",
     "is_lowered_narrow",
     "is_staging",
+    "lacks_forward_mode",
     "map_orders",
     "missing_rule",
     "outside_meshes",
@@ -415,6 +416,15 @@ def unstable_calls(error: Exception) -> list[tuple[str, str]]:
     """
     call = r"custom_call @([^\s(]+)\((?:[^\n]* at loc\(([^\n]*)\))?"
     return re.findall(call, str(error))
+
+
+def lacks_forward_mode(error: Exception) -> bool:
+    """Return whether an error says that a `jax.custom_vjp` has no derivative in forward mode.
+
+    It is a plain TypeError (jax/_src/custom_derivatives.py), told by its text alone. Without the
+    gate the error is JAX's own. It can go when it has a class.
+    """
+    return type(error) is TypeError and "(jvp) to a custom_vjp" in str(error)
 
 
 def tracing_error_kind(error: Exception) -> str:

@@ -23,6 +23,7 @@ from xla_call_module.errors import (
     StructureError,
     UnsupportedError,
     VersionError,
+    quote,
 )
 from xla_call_module.exported import from_exported, to_jax_checks
 from xla_call_module.linalg.lapack import is_portable
@@ -215,7 +216,7 @@ def _obstacle(exported: export.Exported, disabled_checks: Sequence[DisabledCheck
     try:
         from_exported(exported, disabled_checks=disabled_checks)
     except InteropError as error:
-        return str(error)
+        return quote(error)
     return ""
 
 
@@ -271,7 +272,7 @@ def _unlowered(
     said = "; ".join(f"{platform}: {reason}" for platform, reason in reasons.items())
     cure = "leave the primitive out of what is exported"
     if obstacle:
-        cure += f", since platforms={list(usable)} would not do either: {obstacle.rstrip('.')}"
+        cure += f", since platforms={list(usable)} would not do either: {obstacle}"
     elif usable:
         cure = f"export it for the others, platforms={list(usable)}"
     return LoweringError(

@@ -16,9 +16,7 @@ from xla_call_module.tracebacks import raised_at
 __all__ = ["explain_refusal"]
 
 _FRAMEWORKS = {"equinox": "Equinox", "flax": "Flax", "haiku": "Haiku", "jax": "JAX"}
-_OF_SHAPES = re.compile(
-    r"shape|dimension|size|rank|broadcast|indices|axis|axes|array", re.IGNORECASE
-)
+_OF_SHAPES = re.compile(r"\b(shape|ndim|dim|size|rank|broadcast|ind[ie]|ax[ie]s)", re.IGNORECASE)
 _NUMBERS = re.compile(r"\b\d+\b")
 _MAX_LEAVES = 3
 _MAX_TEXT = 200  # characters

@@ -26,6 +26,7 @@ except ImportError as error:
 
 from bridge.exporting.environment import describe_environment, source_file
 from bridge.save import SaveOptions, save
+from bridge.serving.keywords import check_keywords
 from bridge.serving.methods import MethodName, ServingMethod, named_outputs, parse_method
 from bridge.serving.preprocessing import (
     PreprocessedRequest,
@@ -131,6 +132,7 @@ def compose(
         >>> bridge.load(folder).signatures["bare"](np.ones((2, 3), "float32"))
         Array([3., 3.], dtype=float32)
     """
+    check_keywords(compose, options, SaveOptions)
     kind, manifest = parse_method(method, classes), options.pop("manifest", False)
     if is_remote(path):
         raise StructureError(

@@ -37,6 +37,7 @@ from bridge.serving.configuration import (
     pinned_versions,
 )
 from bridge.serving.first_requests import FirstRequests, find_first_requests
+from bridge.serving.keywords import check_keywords
 from bridge.serving.programs import PROGRAM_FILES, have_same_program
 from bridge.serving.server_commands import ServerCommand, compiles, server_commands
 from bridge.serving.signatures import ServedSignature, read_signatures
@@ -238,8 +239,7 @@ def publish(
         >>> second.version, second.warmup
         (2, 2)
     """
-    if unknown := sorted(options.keys() - PublishOptions.__optional_keys__):
-        raise TypeError(f"publish() got an unexpected keyword argument {unknown[0]!r}")
+    check_keywords(publish, options, PublishOptions)
     base = open_base_path(base_path)
     _check_numbers(version, keep)
     _check_limit(measure)
