@@ -148,3 +148,35 @@ def test_loops_of_constants(name, tmp_path, preloaded_python):
     subprocess.run(command, check=True, timeout=120)
     for got in np.load(tmp_path / "got.npy"):
         np.testing.assert_allclose(got, jax.jit(LOOPS[name])(x), rtol=1e-4)
+
+
+def test_functions_that_assign(tmp_path):
+    def step(state, arguments):
+        return state + 1, _whole(arguments)
+
+    bridge.save(
+        step, tmp_path / "model", params=np.float32(1), args=(_ARGUMENTS,), updates=0,
+        operations="tensorflow", gradient_order=0,
+    )  # fmt: skip
+    model = tf.saved_model.load(str(tmp_path / "model"))
+    for run in (model, tf.function(model)):
+        _assert_exact(run(_TENSORS))
+    assert model.params.numpy() == 3
+
+
+def test_layers(tmp_path):
+    keras = pytest.importorskip("keras")
+    from bridge.keras import ExportedLayer
+
+    def layered(x):
+        return jnp.maximum(x, 2.0 * x) + jnp.max(jnp.log(x), 1, keepdims=True)
+
+    inputs = keras.Input((3,))
+    outputs = ExportedLayer(layered, operations="tensorflow")(inputs)
+    model = keras.Model(inputs, outputs)
+    x = np.float32([[-2, 0.5, 0.25], [3, 0.5, 0.25]])
+    wanted = layered(jnp.asarray(x))
+    np.testing.assert_allclose(model.predict(x, verbose=0), wanted, 2e-7)
+    model.export(str(tmp_path / "model"), verbose=False)
+    served = tf.saved_model.load(str(tmp_path / "model")).serve(tf.constant(x))
+    np.testing.assert_allclose(served, wanted, 2e-7)
