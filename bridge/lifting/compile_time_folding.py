@@ -50,6 +50,8 @@ def fold(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
         return _fold_device_number(raw, operands)
     if any(isinstance(operand, PlatformChoice) for operand in operands):
         return _fold_for_platforms(raw, operands)
+    if (deciding := _deciding(raw, operands)) is not None:
+        return deciding
     if not all(isinstance(operand, (np.ndarray, SizeArray)) for operand in operands):
         return None
     is_narrow = any(is_lowered_narrow(operand.dtype) for operand in operands)
@@ -59,6 +61,18 @@ def fold(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
     if any(np.prod(operand.shape) > most for operand in operands):
         return None
     return _fold_sizes(raw, operands)
+
+
+def _deciding(raw: Any, operands: Sequence[LiftedValue]) -> Array | None:
+    """Return the operand that decides a conjunction or disjunction alone; None if there is none."""
+    if raw.name not in ("stablehlo.and", "stablehlo.or"):
+        return None
+    for operand in operands:
+        is_flags = isinstance(operand, np.ndarray) and operand.dtype.kind == "b"
+        if is_flags and (operand == (raw.name == "stablehlo.or")).all():
+            decided: Array = operand
+            return decided
+    return None
 
 
 def _fold_for_platforms(raw: Any, operands: Sequence[LiftedValue]) -> PlatformChoice | None:

@@ -7,6 +7,7 @@ alone is unknown while JAX traces, and the whole is a dimension again.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ class UncertainSize(StructuredArray):
         sizes: the sizes that it is computed of, all of them of one variable.
         constants: the numbers that it is computed with.
         has_quotient: whether quotients are part of it.
+        has_fraction: whether something is divided by a size.
     """
 
     traced: Any
@@ -63,6 +65,7 @@ class UncertainSize(StructuredArray):
     sizes: tuple[Dimension, ...] = ()
     constants: frozenset[int] = frozenset()
     has_quotient: bool = False
+    has_fraction: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -84,23 +87,27 @@ class UncertainSize(StructuredArray):
             source = None if isinstance(choice, UncertainSize) else _source(choice)
             if source is not None and _is_same(source.compute(numbers), found):
                 return choice
-        divisors = sorted(number for number in whole.constants if number > 1)
-        for size in whole.sizes:
-            values = _values(parse_size(str(size)), numbers)
-            for divisor in divisors:
-                for function in (np.floor_divide, np.remainder):
-                    if _is_same(function(values, divisor), found):
-                        element = function(np.array(size, object), divisor)
-                        return of_dimensions(np.asarray(element, object), dtype)
+        known = [*sorted(whole.constants), *whole.sizes]
+        for size, divisor in itertools.product(known, known):
+            if isinstance(divisor, int) and divisor < 1:
+                continue
+            pair = [_values(parse_size(_text(part)), numbers) for part in (size, divisor)]
+            for function in (np.floor_divide, np.remainder):
+                if (pair[1] > 0).all() and _is_same(function(*pair), found):
+                    element = function(np.array(size, object), np.array(divisor, object))
+                    return of_dimensions(np.asarray(element, object), dtype)
         return None
 
     def numbers(self) -> Array | None:
         """Return numbers that the variable may be, as many as tell two such functions apart.
 
-        They change at sums of the constants, and go on as before after a multiple of the constants.
+        They change at sums of the constants, or products where a size is divided by a size, and go
+        on as before after a multiple of the constants.
         """
         constants = [abs(number) for number in self.constants if number]
         reach = 4 * (8 + sum(constants) + math.lcm(*constants))
+        if self.has_fraction:
+            reach += 4 * max(constants, default=1) ** 2
         if reach > _MAX_TRIED:
             return None
         (name,) = {atom.name for atom in _atoms(self.sizes) if isinstance(atom, Symbol)}
@@ -126,10 +133,11 @@ def with_size(raw: Any, operands: Sequence[LiftedValue], traced: Any) -> Uncerta
     if type_.shape or dtype.kind not in "bi" or not is_listed or len(sources) < len(operands):
         return None
     has_quotient = any(source.has_quotient for source in sources)
-    is_division = name in ("divide", "remainder")
-    if (has_quotient and name not in _AFTER_QUOTIENT) or (is_division and sources[1].sizes):
+    if has_quotient and name not in _AFTER_QUOTIENT:
         return None
-    sizes = tuple(size for source in sources for size in source.sizes)
+    divides = name in ("divide", "remainder") and bool(sources[1].sizes)
+    has_fraction = divides or any(source.has_fraction for source in sources)
+    sizes = tuple(dict.fromkeys(size for source in sources for size in source.sizes))
     if len({atom.name for atom in _atoms(sizes) if isinstance(atom, Symbol)}) != 1:
         return None
 
@@ -141,7 +149,8 @@ def with_size(raw: Any, operands: Sequence[LiftedValue], traced: Any) -> Uncerta
         return None if result is None else result.astype(bool if dtype.kind == "b" else np.int64)
 
     constants = frozenset[int]().union(*(source.constants for source in sources))
-    return UncertainSize(traced, of_numbers, sizes, constants, has_quotient or name == "divide")
+    has_quotient = has_quotient or name == "divide"
+    return UncertainSize(traced, of_numbers, sizes, constants, has_quotient, has_fraction)
 
 
 def _source(operand: LiftedValue) -> UncertainSize | None:
@@ -158,7 +167,7 @@ def _source(operand: LiftedValue) -> UncertainSize | None:
     if not isinstance(operand, SizeArray) or operand.shape != ():
         return None
     size = operand.elements.item()
-    parsed = parse_size(str(size))
+    parsed = parse_size(_text(size))
     if not _is_linear(parsed):
         return None
     quotients = [a for a in _atoms((size,)) if isinstance(a, Function) and a.name == "floordiv"]
@@ -171,8 +180,12 @@ def _source(operand: LiftedValue) -> UncertainSize | None:
     )
 
 
+def _text(size: Dimension) -> int | str:
+    return size if isinstance(size, int) else str(size)
+
+
 def _atoms(sizes: Sequence[Dimension]) -> list[Any]:
-    return [atom for size in sizes for atom in atoms_of(parse_size(str(size)))]
+    return [atom for size in sizes for atom in atoms_of(parse_size(_text(size)))]
 
 
 def _is_linear(size: Dim) -> bool:
