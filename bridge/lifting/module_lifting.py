@@ -29,6 +29,7 @@ from bridge.lifting.known_values import (
 from bridge.lifting.lifted_operation import LiftedRegion, LiftingRule
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from bridge.lifting.splits import slices_in, split_of
+from bridge.lifting.uncertain_sizes import with_size
 from xla_call_module.errors import InteropError, StructureError, quote
 from xla_call_module.stablehlo.attributes import Attributes, callee_of, symbol_name
 from xla_call_module.stablehlo.constant_evaluation import repeated_element
@@ -142,6 +143,8 @@ class _Lifting:
         check_attributes(raw, rule.attributes)
         results = self._apply(rule, raw, operands, values)
         assert results is not None
+        if len(results) == 1 and (sized := with_size(raw, operands, results[0])) is not None:
+            return [sized]
         return results
 
     def _composite(
