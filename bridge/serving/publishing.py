@@ -529,7 +529,8 @@ def _fill(
         return
     if not isinstance(model, str | os.PathLike):
         _refuse_multi_process(options.get("params"), "bridge.save")
-        save(model, folder, **options)
+        plain: Any = options  # none of `compose` is among them
+        save(model, folder, **plain)
         return
     _refuse_options(options, f"{os.fspath(model)} is a SavedModel already")
     if is_remote(model):
