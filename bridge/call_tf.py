@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from bridge.core.backend import require_tensorflow
 from xla_call_module.errors import StructureError
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["call_tf"]
 
-_VARIABLES = ("live", "argument", "constant")
+VariablesKind = Literal["live", "argument", "constant"]
+_VARIABLES = get_args(VariablesKind)
 
 
 @api_boundary
@@ -22,7 +23,7 @@ def call_tf(
     *,
     shapes: Any = None,
     graph: bool = False,
-    variables: str = "live",
+    variables: VariablesKind = "live",
     compiled: bool = True,
     has_side_effects: bool | None = None,
 ) -> CalledFunction:

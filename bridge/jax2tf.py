@@ -63,6 +63,11 @@ __all__ = [
     "split_to_logical_devices",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 PolyShape = polymorphic_shape_class()
 
 # Files hold the first gradient with JAX's converter, and the second one here.

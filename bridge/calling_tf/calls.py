@@ -18,6 +18,7 @@ from bridge.calling_tf.concrete_functions import (
     call_with_tensors,
     flatten_results,
     name_of,
+    open_function,
     symbolic_tensor,
     to_callable,
     trace,
@@ -106,8 +107,8 @@ class CalledFunction:
         self._options = options
         self.__name__ = name_of(fun_tf)
         self.__doc__ = getattr(fun_tf, "__doc__", None)
-        self._source = fun_tf
-        self._function = to_callable(fun_tf)
+        self._source = open_function(fun_tf)
+        self._function = to_callable(self._source)
         self._mode = options.variables
         self._bound: dict[Hashable, _BoundCall] = {}
         self._warned: set[str] = set()
@@ -144,17 +145,35 @@ class CalledFunction:
                 has not been called yet and does not say itself which variables it has.
             **kwargs: the same by name.
         """
+        names = self._names_for(args, kwargs)
+        values = read([variable for variable, _ in names])
+        return {name: jax.device_put(value) for (_, name), value in zip(names, values, strict=True)}
+
+    def trainable(self, *args: Any, **kwargs: Any) -> dict[str, bool]:
+        """Return for each of `variables` whether TensorFlow trains it, as its maker has said.
+
+        It is what `trainable=` of `bridge.save` takes beside `params=`.
+
+        Args:
+            *args: as for `variables`.
+            **kwargs: the same by name.
+        """
+        names = self._names_for(args, kwargs)
+        return {name: bool(variable.trainable) for variable, name in names}
+
+    def _names_for(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> list[tuple[tf.Variable, str]]:
+        """Return the variables that are arguments, with their names, after binding a call."""
         if args or kwargs:
             leaves, tree = flatten((args, kwargs), where=f"An argument of {self.__name__}")
             self._bind(tree, [_to_array(leaf, tree, i) for i, leaf in enumerate(leaves)])
-        names = self._names()
         if not self._bound and variables_of(self._source) is None:
             raise StructureError(
                 f"{self.__name__} has not been called, and does not say which variables it has. To "
                 "do: pass `variables` the arguments of a call, without the variables."
             )
-        values = read([variable for variable, _ in names])
-        return {name: jax.device_put(value) for (_, name), value in zip(names, values, strict=True)}
+        return self._names()
 
     def _names(self) -> list[tuple[tf.Variable, str]]:
         """Return the variables that are arguments, with the names that they have there."""

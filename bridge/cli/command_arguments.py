@@ -145,6 +145,11 @@ SAVE_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "help": "what the file runs: modules that XLA compiles, or TensorFlow's own operations, "
         f"for servers without XLA; by default {OPERATIONS[0]}",
     },
+    "for_converters": {
+        "action": "store_true",
+        "help": "with --operations tensorflow: for what reads the graph and does not run it, such "
+        "as the converters of TFLite and TF.js",
+    },
 }
 # Of a file of parameters, for `export` and `update`.
 PARAMS_KEY: Mapping[str, Any] = {

@@ -51,6 +51,7 @@ class Trial:
             that may change it.
         precisions: for each output the least precise dtype of floats that it was computed with;
             empty for none.
+        keeps_nan: whether TensorFlow runs its own operations, which keep NaN that XLA may lose.
         step: the number of the call among those that follow one another, from 1 on, where the
             signature assigns variables; the first one has their values in the file. 0 where it
             only reads.
@@ -67,6 +68,7 @@ class Trial:
     expected: tuple[Mapping[str, Array], ...]
     deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     precisions: Mapping[str, str] = field(default_factory=dict)
+    keeps_nan: bool = False
     step: int = 0
 
     @property
@@ -175,6 +177,7 @@ def _describe(trial: Trial) -> dict[str, Any]:
         "expected": [list(by_name) for by_name in trial.expected],
         "deviations": {name: list(several) for name, several in trial.deviations.items()},
         "precisions": dict(trial.precisions),
+        "keeps_nan": trial.keeps_nan,
         "step": trial.step,
     }
 
@@ -203,6 +206,7 @@ def _to_trial(fields: Mapping[str, Any], number: int, arrays: Mapping[str, Array
             for name, several in fields.get("deviations", {}).items()
         },
         precisions={str(k): str(v) for k, v in fields.get("precisions", {}).items()},
+        keeps_nan=bool(fields.get("keeps_nan", False)),
         step=int(fields.get("step", 0)),
     )
 

@@ -324,6 +324,31 @@ def test_whatever_stands_for_a_function_is_called(saved, source):
     np.testing.assert_array_equal(found["y"], X[0] * 2.0)
 
 
+def test_variables_say_whether_tensorflow_trains_them(tmp_path):
+    class Model(tf.Module):
+        def __init__(self):
+            self.scale = tf.Variable(3.0, trainable=False, name="scale")
+            self.weight = tf.Variable(2.0, name="weight")
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
+        def __call__(self, x):
+            return x * self.weight + self.scale
+
+    tf.saved_model.save(Model(), str(tmp_path / "model"))
+    with pytest.raises(StructureError, match=r"bridge\.call_tf\(path\), with variables='argument'"):
+        bridge.load(tmp_path / "model")
+    called = bridge.call_tf(tmp_path / "model", variables="argument")
+    assert called.trainable() == {"scale": False, "weight": True}
+    params = called.variables()
+    assert jax.grad(lambda v: called(v, X[0]).sum())(params)["weight"] == X[0].sum()
+    bridge.save(
+        called, tmp_path / "saved", params=params, trainable=called.trainable(), args="f32[b]"
+    )
+    loaded = tf.saved_model.load(str(tmp_path / "saved"))
+    np.testing.assert_array_equal(loaded(X[0]), X[0] * 2 + 3)
+    assert [v.numpy() for v in loaded.trainable_variables] == [2.0]
+
+
 def test_a_signature_whose_model_is_gone_is_refused(saved):
     signature = tf.saved_model.load(saved[0]).signatures["serving_default"]
     with pytest.raises(StructureError, match=r"variables that are gone.*keep what was loaded"):

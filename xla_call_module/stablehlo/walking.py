@@ -14,7 +14,7 @@ from xla_call_module.errors import UnsupportedError
 from xla_call_module.stablehlo.attributes import symbol_name
 from xla_call_module.stablehlo.call_graph import named_by
 from xla_call_module.stablehlo.modules import custom_call_target
-from xla_call_module.stablehlo.operation_locations import describe_location
+from xla_call_module.stablehlo.operation_locations import UNKNOWN_PLACE, describe_location
 
 __all__ = [
     "CONVOLUTION_ATTRIBUTES",
@@ -154,8 +154,9 @@ def check_attributes(raw: Any, known: Container[str]) -> None:
 
 
 def describe_operation(raw: Any) -> str:
-    """Return an operation's name and its place in the source, for messages."""
-    return f"{raw.name} at {describe_location(raw)}"
+    """Return an operation's name, with its place in the source where that is known."""
+    place = describe_location(raw)
+    return raw.name if place == UNKNOWN_PLACE else f"{raw.name} at {place}"
 
 
 def regions_of(raw: Any) -> Sequence[Any]:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from jax import export
 
 from bridge.tf_operations.lowering import lower_call
-from tests.bridge.tf_operations.checking import check_call, lowered, nodes_of, operations
+from tests.bridge.tf_operations.checking import check, check_call, lowered, nodes_of, operations
 from tests.bridge.tf_operations.running import function_of
 from xla_call_module.errors import UnsupportedError
 from xla_call_module.exported import from_exported
@@ -100,3 +100,9 @@ def test_what_has_no_operation_is_refused_by_name_and_place():
 
     with pytest.raises(UnsupportedError, match=r"stablehlo.sort at .*test_lowering\.py.*To do"):
         lowered(function, np.zeros(3, np.float32))
+
+
+def test_an_unused_argument_of_what_is_decomposed_is_not_one_of_the_graph():
+    x, y = np.ones((3, 5), np.float32), np.linspace(-6, 6, 15, dtype=np.float32).reshape(3, 5)
+    check(lambda x: jax.random.normal(jax.random.key(0, impl="rbg"), x.shape), x, rtol=1e-5)
+    check(lambda x, y: y.astype(jnp.float4_e2m1fn).astype("float32"), x, y)
