@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.operations_option import XLA
+from bridge.core.operations_option import XLA, OperationsOption
 from bridge.layers.artifact import LayerWeight, StaticShape
 from bridge.layers.computation import MakeRun
 from bridge.layers.layer_base import PACKAGE, InitialValues, LayerBase, is_training
@@ -28,6 +28,11 @@ except ImportError as error:
     raise MissingDependencyError.of("bridge.keras", "Keras 3", extra="keras") from error
 
 __all__ = ["ExportedLayer"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 _BACKENDS = ("tensorflow", "jax")
 
@@ -101,7 +106,7 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         train: Any = None,
         gradient_order: int = 1,
         tensorflow: str | None = None,
-        operations: str = XLA,
+        operations: OperationsOption = XLA,
         **kwargs: Any,
     ) -> None:
         if keras.backend.backend() not in _BACKENDS:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.operations_option import XLA
+from bridge.core.operations_option import XLA, OperationsOption
 from bridge.layers.artifact import LayerWeight, StaticShape
 from bridge.layers.computation import MakeRun
 from bridge.layers.layer_base import PACKAGE, InitialValues, LayerBase
@@ -32,6 +32,11 @@ from xla_call_module.tracebacks import api_boundary
 from xla_call_module.versions import Release
 
 __all__ = ["ExportedLayer"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 _MAX_SEED = 1 << 31
 
@@ -104,7 +109,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         train: Any = None,
         gradient_order: int = 1,
         tensorflow: str | None = None,
-        operations: str = XLA,
+        operations: OperationsOption = XLA,
         **kwargs: Any,
     ) -> None:
         as_a_whole = trainable if isinstance(trainable, bool) else True

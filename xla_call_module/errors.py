@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 __all__ = [
+    "THROUGH_TENSORFLOW",
     "ArgumentError",
     "DtypeError",
     "FormatError",
@@ -34,6 +35,11 @@ __all__ = [
     "shown_as_base",
 ]
 
+# What to do with a file that TensorFlow alone can run.
+THROUGH_TENSORFLOW = (
+    "call it from JAX through TensorFlow, by bridge.call_tf(path), with variables='argument' where "
+    "JAX is to differentiate by its variables"
+)
 _Class = TypeVar("_Class", bound=type["InteropError"])
 
 
@@ -299,10 +305,10 @@ another version of sys, or a newer jax-tf-bridge.
 
 
 def quote(error: Exception) -> str:
-    """Return the message of an error for the middle of a sentence, without its full stop.
+    """Return the message of an error for the middle of a sentence, without what to do.
 
     Example:
-        >>> quote(ValueError("The rank is 2."))
+        >>> quote(StructureError("The rank is 2. To do: pass a matrix."))
         'The rank is 2'
     """
-    return str(error).rstrip().removesuffix(".")
+    return str(error).partition(" To do: ")[0].rstrip().removesuffix(".")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from bridge.core.operations_option import parse_operations
+from bridge.core.operations_option import OperationsOption, parse_operations
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck, parse_checks
 from xla_call_module.errors import ArgumentError, InteropError, StructureError
-from xla_call_module.linalg.linalg_option import parse_linalg
+from xla_call_module.linalg.linalg_option import LinalgOption, parse_linalg
 from xla_call_module.passes.constants import HOISTED_FROM, check_hoisting
 from xla_call_module.passes.module_pass import UnparsedCall
 from xla_call_module.passes.pipeline import Artifact, Target
@@ -65,6 +65,7 @@ class ChainOptions:
         hoist_constants: from how many bytes on a constant is taken out of the modules; None for
             never.
         plain_operations: whether the orders run as TensorFlow's own operations, without XLA.
+        for_converters: whether these are to be read by converters.
     """
 
     disabled_checks: tuple[DisabledCheck, ...] = ()
@@ -72,6 +73,7 @@ class ChainOptions:
     residuals: bool = False
     hoist_constants: int | None = HOISTED_FROM
     plain_operations: bool = False
+    for_converters: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a size that no constant can have."""
@@ -82,10 +84,11 @@ class ChainOptions:
         cls,
         *,
         disabled_checks: Sequence[Check],
-        linalg: str,
+        linalg: LinalgOption,
         residuals: bool,
         hoist_constants: int | None,
-        operations: str,
+        operations: OperationsOption,
+        for_converters: bool = False,
     ) -> ChainOptions:
         """Return the options that the verbs take under the same names.
 
@@ -97,7 +100,8 @@ class ChainOptions:
             parse_linalg(linalg),
             residuals,
             hoist_constants,
-            parse_operations(operations),
+            parse_operations(operations, for_converters=for_converters),
+            for_converters,
         )
 
     def target(self, tensorflow: Release | None, artifact: Artifact) -> Target:

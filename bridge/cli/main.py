@@ -29,7 +29,6 @@ from bridge.cli.command_arguments import (
     read_save_arguments,
     to_parts,
     to_sizes,
-    to_tolerance_numbers,
 )
 from bridge.cli.convert_command import add_convert, run_convert
 from bridge.cli.export_command import add_export, run_export_command
@@ -353,8 +352,10 @@ def _add_retarget(parser: argparse.ArgumentParser) -> None:
         "source", metavar="IN", type=expand_home, help="the folder of a SavedModel of any writer"
     )
     parser.add_argument("target", metavar="OUT", type=expand_home, help="the new folder")
-    names = ("tensorflow", "linalg", "platforms", "disabled_checks", "operations", "imports")
-    add_arguments(parser, *names)
+    add_arguments(
+        parser, "tensorflow", "linalg", "platforms", "disabled_checks", "operations",
+        "for_converters", "imports",
+    )  # fmt: skip
     parser.add_argument(
         "--gradient-order",
         metavar="N",
@@ -418,7 +419,7 @@ def _run_run(options: argparse.Namespace) -> int:
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, "path", "python", "json", "imports")
+    add_arguments(parser, "path", "python", "tolerance", "json", "imports")
     parser.add_argument(
         "--record", metavar="FILE", type=expand_home, help="write the inputs and what JAX computes"
     )
@@ -429,12 +430,6 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
         help="compare with what was recorded, without JAX",
     )
     parser.add_argument("--seed", type=int, default=0, help="the seed of the random inputs")
-    parser.add_argument(
-        "--tolerance",
-        metavar="RTOL[,ATOL]",
-        type=to_tolerance_numbers,
-        help="the allowed difference, as numpy.testing takes it; by default that of each dtype",
-    )
     parser.add_argument(
         "--probes",
         metavar="KINDS",

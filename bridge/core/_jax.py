@@ -9,8 +9,8 @@ import importlib.util
 import re
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -43,6 +43,7 @@ __all__ = [
     "is_for_export",
     "is_lowered_narrow",
     "is_staging",
+    "lacks_forward_mode",
     "map_orders",
     "missing_rule",
     "outside_meshes",
@@ -55,12 +56,28 @@ __all__ = [
     "trace_with_symbolic_solves",
     "tracing_error_kind",
     "transformation_query",
+    "unfiltered_tracebacks",
     "unstable_calls",
     "vary_together",
 ]
 
 # For each argument or result its sharding; None where it has none.
 Shardings = tuple[NamedSharding | None, ...]
+
+
+@contextmanager
+def unfiltered_tracebacks() -> Iterator[None]:
+    """Return a context in which the errors of JAX have the frames inside of it.
+
+    `jax_traceback_filtering` is a setting of the process, which JAX has no context for. What other
+    threads raise meanwhile has these frames, too. The gate can go when there is one.
+    """
+    before = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", "off")
+    try:
+        yield
+    finally:
+        jax.config.update("jax_traceback_filtering", before)
 
 
 def enable_x64(is_enabled: bool = True) -> AbstractContextManager[Any]:  # noqa: FBT001, FBT002
@@ -402,6 +419,15 @@ def unstable_calls(error: Exception) -> list[tuple[str, str]]:
     """
     call = r"custom_call @([^\s(]+)\((?:[^\n]* at loc\(([^\n]*)\))?"
     return re.findall(call, str(error))
+
+
+def lacks_forward_mode(error: Exception) -> bool:
+    """Return whether an error says that a `jax.custom_vjp` has no derivative in forward mode.
+
+    It is a plain TypeError (jax/_src/custom_derivatives.py), told by its text alone. Without the
+    gate the error is JAX's own. It can go when it has a class.
+    """
+    return type(error) is TypeError and "(jvp) to a custom_vjp" in str(error)
 
 
 def tracing_error_kind(error: Exception) -> str:

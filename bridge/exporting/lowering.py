@@ -20,6 +20,7 @@ from bridge.core._jax import (
 )
 from bridge.core.explaining import calls_back, explain_tracing
 from bridge.exporting.call_check import Passed, check_call
+from bridge.exporting.trace_errors import explain_refusal
 from xla_call_module._jax import survive_forks
 from xla_call_module.checks import DisabledCheck, parse_checks, unite
 from xla_call_module.errors import (
@@ -28,6 +29,7 @@ from xla_call_module.errors import (
     StructureError,
     UnsupportedError,
     VersionError,
+    quote,
 )
 from xla_call_module.exported import from_exported, to_jax_checks
 from xla_call_module.linalg.lapack import is_portable
@@ -86,7 +88,13 @@ def export_for(
         known = isinstance(error, _REFUSALS) and not isinstance(error, UnsupportedError)
         traced = _trace(fun, args, kwargs) if known else None
         if traced is None:
-            raise
+            parameters = () if passed is None else passed.parameters
+            refused = explain_refusal(
+                name, lambda: fun.trace(*args, **kwargs), args, kwargs, parameters=parameters
+            )
+            if refused is None:
+                raise
+            raise refused from error
         if (frames := callback_frames(traced.jaxpr.jaxpr)) is not None:
             raise calls_back(name, frames) from error
         reasons = _reasons(export_on, platforms)
@@ -214,7 +222,7 @@ def _obstacle(exported: export.Exported, disabled_checks: Sequence[DisabledCheck
     try:
         from_exported(exported, disabled_checks=disabled_checks)
     except InteropError as error:
-        return str(error)
+        return quote(error)
     return ""
 
 
@@ -270,7 +278,7 @@ def _unlowered(
     said = "; ".join(f"{platform}: {reason}" for platform, reason in reasons.items())
     cure = "leave the primitive out of what is exported"
     if obstacle:
-        cure += f", since platforms={list(usable)} would not do either: {obstacle.rstrip('.')}"
+        cure += f", since platforms={list(usable)} would not do either: {obstacle}"
     elif usable:
         cure = f"export it for the others, platforms={list(usable)}"
     return LoweringError(

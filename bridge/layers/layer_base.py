@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from bridge.core.operations_option import OperationsOption
 from bridge.layers.artifact import LayerFunction, LayerWeight, StaticShape
 from bridge.layers.computation import LayerComputation, MakeRun, check_cast
 from bridge.layers.config_text import decode_artifact, encode_artifact
@@ -134,7 +135,7 @@ class LayerBase:
         *,
         gradient_order: int,
         tensorflow: str | None,
-        operations: str,
+        operations: OperationsOption,
         **given: Any,
     ) -> None:
         """Make the weights of the layer."""

@@ -24,9 +24,11 @@ except ImportError as error:
         "bridge.serving.compose", "TensorFlow", extra="tensorflow"
     ) from error
 
+from bridge.core.operations_option import refuse_for_converters
 from bridge.exporting.environment import describe_environment, source_file
 from bridge.save import SaveOptions, save
-from bridge.serving.methods import ServingMethod, named_outputs, parse_method
+from bridge.serving.keywords import check_keywords
+from bridge.serving.methods import MethodName, ServingMethod, named_outputs, parse_method
 from bridge.serving.preprocessing import (
     PreprocessedRequest,
     as_function,
@@ -61,7 +63,7 @@ def compose(
     postprocess: Any = None,
     request: Mapping[str, tf.TensorSpec] | None = None,
     examples: bool | Mapping[str, Any] = False,
-    method: str = "predict",
+    method: MethodName = "predict",
     classes: Sequence[str] | None = None,
     defaults: Mapping[str, Any] | None = None,
     signature: str = DEFAULT_SIGNATURE,
@@ -131,6 +133,8 @@ def compose(
         >>> bridge.load(folder).signatures["bare"](np.ones((2, 3), "float32"))
         Array([3., 3.], dtype=float32)
     """
+    refuse_for_converters(options, "bridge.serving.compose")
+    check_keywords(compose, options, SaveOptions)
     kind, manifest = parse_method(method, classes), options.pop("manifest", False)
     if is_remote(path):
         raise StructureError(

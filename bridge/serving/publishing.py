@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, Unpack
 from jax import export
 
 from bridge.batching.batch_sizes import parse_sizes
+from bridge.core.operations_option import refuse_for_converters
 from bridge.diff import diff
 from bridge.inspecting.wording import printable
 from bridge.inspecting.written_file import WrittenFile, facts_of
@@ -37,6 +38,7 @@ from bridge.serving.configuration import (
     pinned_versions,
 )
 from bridge.serving.first_requests import FirstRequests, find_first_requests
+from bridge.serving.keywords import check_keywords
 from bridge.serving.programs import PROGRAM_FILES, have_same_program
 from bridge.serving.server_commands import ServerCommand, compiles, server_commands
 from bridge.serving.signatures import ServedSignature, read_signatures
@@ -153,7 +155,7 @@ class _SupersededError(StructureError):
 
 @api_boundary
 def publish(
-    model: export.Exported | Mapping[str, export.Exported] | str | os.PathLike[str] | None,
+    model: export.Exported | Mapping[str, Any] | str | os.PathLike[str] | Any,
     base_path: str | os.PathLike[str],
     *,
     weights: Any = None,
@@ -238,8 +240,8 @@ def publish(
         >>> second.version, second.warmup
         (2, 2)
     """
-    if unknown := sorted(options.keys() - PublishOptions.__optional_keys__):
-        raise TypeError(f"publish() got an unexpected keyword argument {unknown[0]!r}")
+    refuse_for_converters(options, "bridge.serving.publish")
+    check_keywords(publish, options, PublishOptions)
     base = open_base_path(base_path)
     _check_numbers(version, keep)
     _check_limit(measure)

@@ -409,6 +409,11 @@ def _in_dtype(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any
             f"The example of {key}, input {tensor} is {value!r:.80}, which {tensor.dtype.name} "
             f"does not hold: {error}. To do: pass one that it holds."
         ) from error
+    except (ValueError, TypeError) as error:
+        raise StructureError(
+            f"The example of {key}, input {tensor} is {value!r:.80}; expected numbers. To do: pass "
+            "an array, or batch sizes, as in warmup=(1, 8)."
+        ) from error
 
 
 def _strings(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]:

@@ -94,7 +94,7 @@ def _conjugate_product(graph: Graph, parts: list[Value], factor: float) -> Value
     do, (a, b, c, d) = partial(nodes.elementwise, graph), parts
     real = do("Add", do("Mul", a, c), do("Mul", b, d))
     imag = do("Sub", do("Mul", b, c), do("Mul", a, d))
-    scale = graph.hidden(nodes.constant_like(real, factor))
+    scale = nodes.constant_like(real, factor)
     return join(graph, do("Mul", real, scale), do("Mul", imag, scale))
 
 

@@ -13,6 +13,7 @@ from bridge.core_ops.convolution_windows import (
     convolution_rules,
     reversed_dimensions,
 )
+from bridge.core_ops.dots import product_operands, to_result
 from bridge.core_ops.slicing import pad
 from bridge.core_ops.stablehlo_operation import Operation
 from bridge.core_ops.windows import count_windows
@@ -35,7 +36,7 @@ def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Di
     inputs, kernels, outputs = _dimensions(op)
     if len(inputs) - 2 > _MAX_SPATIAL:
         op.refuse(f"it is along {len(inputs) - 2} dimensions, and TensorFlow's along at most three")
-    x, w = (nodes.cast(graph, v, op.result.dtype) for v in op.operands[:2])
+    x, w = product_operands(graph, op)
     if w.dtype.name in ("int64", "uint32", "uint64", "bool"):
         op.refuse(f"TensorFlow has no convolution of {w.dtype.name}", "convert it to float32")
     window = ConvolutionWindow.of(op, low, high)
@@ -45,12 +46,12 @@ def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Di
     if is_gradient and not reversed_dimensions(op):
         gradient = _kernel_gradient(graph, x, w, window)
         if gradient is not None:
-            return gradient
+            return to_result(graph, op, gradient)
     x, w = nodes.transpose(graph, x, inputs), nodes.transpose(graph, w, kernels)
     w = nodes.reverse(graph, w, reversed_dimensions(op))
     if batches > 1:
         x, groups = _batches_as_features(graph, x, batches), batches
-    result = _complex(graph, x, w, window, groups)
+    result = to_result(graph, op, _complex(graph, x, w, window, groups))
     return layouts.transpose(graph, result, [outputs.index(axis) for axis in range(len(outputs))])
 
 

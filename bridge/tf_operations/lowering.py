@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from bridge.core_ops.decompositions.decomposition import decompose
 from bridge.core_ops.graph_walk import walk_main
 from bridge.graphs.values import Value
 from bridge.tf_operations.function_writer import FunctionWriter
 from bridge.tf_operations.linear_algebra import QR_CALLS, PackedRead
+from bridge.tf_operations.narrow_sizes import narrow_sizes
 from bridge.tf_operations.operation_graph import Graph
 from bridge.tf_operations.operation_table import ASSERTIONS, DECOMPOSITIONS, TARGET
 from savedmodel.tensorflow_graph import TensorFlowGraph
@@ -22,6 +24,7 @@ from xla_call_module.passes.module_pass import open_call, run_on_module, run_pas
 from xla_call_module.passes.platform_selection import select_platforms
 from xla_call_module.size_polynomials import Measured, Shape, of_atom
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
+from xla_call_module.stablehlo.modules import walk
 
 __all__ = ["lower_call"]
 
@@ -29,7 +32,11 @@ _CPU = "cpu"
 
 
 def lower_call(
-    call: CallModule, *, shape_assertions: bool = True, name_prefix: str = ""
+    call: CallModule,
+    *,
+    shape_assertions: bool = True,
+    name_prefix: str = "",
+    for_converters: bool = False,
 ) -> TensorFlowGraph:
     """Return the computation of a call in TensorFlow's own operations.
 
@@ -37,6 +44,7 @@ def lower_call(
         call: the call, for one platform.
         shape_assertions: whether it asserts what the export asks of sizes.
         name_prefix: what the names of all functions begin with.
+        for_converters: whether converters are to read it, and TensorFlow is not to run it.
 
     Raises:
         InteropError: an operation that TensorFlow cannot express; the message names it and its
@@ -46,11 +54,15 @@ def lower_call(
     plain = run_passes(dataclasses.replace(call, exported=b""), [select_platforms([platform])])
     plain = decompose(plain, DECOMPOSITIONS).call
     native = frozenset(TARGET.custom_calls)
+    options: Any = {
+        "asserts_shapes": shape_assertions,
+        "prefix": name_prefix,
+        "for_converters": for_converters,
+    }
     try:
-        return _lower(call, plain, native, asserts_shapes=shape_assertions, prefix=name_prefix)
+        return _lower(call, plain, native, **options)
     except PackedRead:
-        others = native - QR_CALLS
-        return _lower(call, plain, others, asserts_shapes=shape_assertions, prefix=name_prefix)
+        return _lower(call, plain, native - QR_CALLS, **options)
 
 
 def _lower(
@@ -60,6 +72,7 @@ def _lower(
     *,
     asserts_shapes: bool,
     prefix: str,
+    for_converters: bool,
 ) -> TensorFlowGraph:
     """Return the graph of a call, whose calls of LAPACK are replaced by loops but for some.
 
@@ -69,8 +82,9 @@ def _lower(
         native: the targets of the custom calls that TensorFlow has a kernel for.
         asserts_shapes: whether it asserts what the export asks of sizes.
         prefix: what the names of all functions begin with.
+        for_converters: whether converters are to read it.
     """
-    outermost = Graph()
+    outermost = Graph(for_converters=for_converters)
     values = {index: _argument(outermost, call.args[index]) for index in call.kept}
     arguments = [values[index] for index in plain.kept]
     graph = Graph(outer=outermost)
@@ -79,12 +93,20 @@ def _lower(
     with open_call(plain) as parsed:
         module = run_on_module(parsed, [lower_linalg(native=native)]).module
         compose_custom_calls(module)
+        is_wide = for_converters and _has_wide_integers(module)
         results = walk_main(graph, module, arguments, TARGET)
     for value in results:
         graph.add_result(value)
-    writer = FunctionWriter(f"{prefix}{call.name}")
+    writer = FunctionWriter(f"{prefix}{call.name}", for_converters=for_converters)
     main = writer.main(graph)
-    return TensorFlowGraph(main, tuple(writer.functions))
+    written = TensorFlowGraph(main, tuple(writer.functions), for_converters=for_converters)
+    return narrow_sizes(written, is_wide=is_wide) if for_converters else written
+
+
+def _has_wide_integers(module: Any) -> bool:
+    """Return whether a module computes integers of 64 bits."""
+    results = (result.type for operation in walk(module) for result in operation.results)
+    return any(str(kind).endswith(("xi64>", "<i64>")) for kind in results)
 
 
 def _assert_shapes(graph: Graph, call: CallModule, arguments: Mapping[int, Value]) -> None:

@@ -193,14 +193,16 @@ class _Writer:
 def _scope_names(variables: Sequence[Variable]) -> list[str]:
     """Names for variables that TensorFlow takes when it saves them again.
 
-    There each becomes a name scope, and then a node, whose name may have less than a scope's
-    (`IsValidNodeName` in tensorflow/core/framework/node_def_util.cc).
+    There each becomes a name scope (`_VALID_OP_NAME_REGEX` in tensorflow/python/framework/ops.py),
+    whose last slash is not part of the name (`name_from_scope_name`), and then a node, whose name
+    may have less than a scope's (`IsValidNodeName` in tensorflow/core/framework/node_def_util.cc).
     """
     names = UniqueNames()
     scopes = []
     for variable in variables:
         base = re.sub(r"[^A-Za-z0-9_./-]", "_", variable.name)
-        scopes.append(names.take(base if re.match(r"[A-Za-z0-9.]", base) else f"variable{base}"))
+        scope = base if re.match(r"[A-Za-z0-9.]", base) else f"variable{base}"
+        scopes.append(names.take(scope.rstrip("/")))
     return scopes
 
 

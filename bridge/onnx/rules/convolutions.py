@@ -11,6 +11,7 @@ from bridge.core_ops.convolution_windows import (
     convolution_rules,
     reversed_dimensions,
 )
+from bridge.core_ops.dots import product_operands, to_result
 from bridge.core_ops.slicing import pad
 from bridge.core_ops.stablehlo_operation import Operation
 from bridge.core_ops.windows import count_windows
@@ -36,7 +37,7 @@ _DTYPES = ("bfloat16", "float16", "float32")  # computed by a kernel of its own 
 
 def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Dim]) -> Value:
     inputs, kernels, outputs = _dimensions(op)
-    value, kernel = (nodes.cast(graph, v, op.result.dtype) for v in op.operands[:2])
+    value, kernel = product_operands(graph, op)
     x = nodes.transpose(graph, value, inputs)
     w = nodes.transpose(graph, kernel, kernels)
     window = ConvolutionWindow.of(op, low, high)
@@ -52,7 +53,7 @@ def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Di
             f"{x.rank - 2} dimensions, so that each place would be a product",
             "export it with a small kernel, or in float32 along at most three dimensions",
         )
-    result = _in_order(graph, x, w, window, groups)
+    result = to_result(graph, op, _in_order(graph, x, w, window, groups))
     back = [outputs.index(axis) for axis in range(len(outputs))]
     return layouts.transpose(graph, result, back)
 

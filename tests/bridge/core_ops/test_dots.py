@@ -13,6 +13,7 @@ import bridge
 from bridge import InteropError
 from tests.bridge.onnx.checking import check, operations
 from tests.bridge.onnx.edges import INTEGERS
+from tests.bridge.tf_operations.checking import check as check_in_tensorflow
 
 DIMENSIONS = {
     "vectors": ((5,), (5,), (((0,), (0,)), ((), ()))),
@@ -144,3 +145,33 @@ def test_a_vector_behind_what_is_turned():
     random = np.random.default_rng(0)
     matrix, cube, vector = (random.random(s, np.float32) for s in ((3, 3), (2, 3, 3), (3,)))
     check(lambda a, b, x: [a.T @ x, b.mT @ x, jnp.einsum("ij,i->j", a, x)], matrix, cube, vector)
+
+
+_PREFERRED = [
+    ("float32", "float32", "int32"), ("float32", "float32", "bfloat16"),
+    ("float32", "float32", "bool"), ("float16", "bfloat16", "float16"),
+    ("float16", "float16", "int8"), ("int16", "int16", "float16"), ("int32", "float16", "float16"),
+    ("int32", "float32", "int32"), ("float8_e4m3fn", "bfloat16", "bfloat16"),
+    ("int8", "int8", "float32"), ("bool", "bool", "int32"), ("bool", "bool", "float32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["onnx", "tensorflow"])
+@pytest.mark.parametrize(("left", "right", "preferred"), _PREFERRED)
+def test_only_what_has_been_added_is_rounded(left, right, preferred, target):
+    random = np.random.default_rng(0)
+    numbers = (
+        20 * random.normal(size=(4, 3, 5)) if left != "bool" else random.random((4, 3, 5)) > 1 / 3
+    )
+
+    def product(a, b):
+        return [
+            lax.dot_general(a, b, axes, preferred_element_type=jnp.dtype(preferred))
+            for axes in ((((1,), (1,)), ((0,), (0,))), (((), ()), ((0, 1, 2), (0, 1, 2))))
+        ]
+
+    arrays = [numbers.astype(left), numbers[::-1].astype(right)]
+    if target == "onnx":
+        check(product, *arrays, rtol=8e-3, atol=1e-3, reference=False)
+    else:
+        check_in_tensorflow(product, *arrays, rtol=8e-3, of_largest=True)

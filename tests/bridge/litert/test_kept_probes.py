@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import bridge
+from bridge.cli.main import main
 from bridge.litert.kept_probes import (
     MAX_KEPT_BYTES,
     keep_probes,
@@ -16,7 +18,7 @@ from bridge.litert.kept_probes import (
     kept_probes,
     probe_bytes,
 )
-from xla_call_module.errors import FormatError, StructureError
+from xla_call_module.errors import FormatError, StructureError, UnsupportedError
 
 pytest.importorskip("litert_converter")
 pytest.importorskip("ai_edge_litert")
@@ -59,6 +61,36 @@ def test_records_and_tolerances(path, tmp_path):
     assert bridge.verify(plain, against=record).passed
     assert not bridge.verify(damaged(path, tmp_path), against=record).passed
     assert not bridge.verify(path, tolerance=(0.0, 0.0)).passed
+
+
+def test_half_precision_inside_of_float32(tmp_path):
+    def mixed(w, x):
+        return (x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)).astype(jnp.float32)
+
+    w = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
+    path = tmp_path / "mixed.tflite"
+    bridge.save_litert(mixed, path, params=w, args="f32[b,64]")
+    assert bridge.verify(path).passed
+    softmax = bridge.to_litert(lambda x: jax.nn.softmax(x * 2), args="bf16[b,16]")
+    (precisions,) = {*(tuple(one.precisions.items()) for one in kept_probes(softmax, "it"))}
+    assert precisions == (("output_0", "bfloat16"),)
+
+
+def test_a_tolerance_is_kept(tmp_path):
+    options = {"params": PARAMS, "args": "f32[4,5]"}
+    with pytest.raises(UnsupportedError, match=r"rtol=0, atol=0.*tolerance= allows more"):
+        bridge.to_litert(FUNCTIONS["one"], tolerance=(0.0, 0.0), **options)
+    with pytest.raises(StructureError, match="tolerance= is for the comparison"):
+        bridge.to_litert(FUNCTIONS["one"], tolerance=0.1, verify=False, **options)
+    saved, path = str(tmp_path / "saved"), tmp_path / "model.tflite"
+    bridge.save(FUNCTIONS["one"], saved, **options)
+    assert main(["litert", saved, str(path), "--tolerance", "0.4,0.5"]) == 0
+    other = damaged(path, tmp_path)
+    assert not bridge.verify(other).passed
+    lenient = tmp_path / "lenient.tflite"
+    bridge.save_litert(FUNCTIONS["one"], lenient, tolerance=(0.0, 8.0), **options)
+    assert bridge.verify(damaged(lenient, tmp_path)).passed
+    assert not bridge.verify(damaged(lenient, tmp_path), tolerance=1e-4).passed
 
 
 def test_what_a_file_does_not_take_is_refused(path, tmp_path):

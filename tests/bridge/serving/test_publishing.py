@@ -414,6 +414,8 @@ def test_a_damaged_record_of_a_rollback(saved, tmp_path):
         ({"params": PARAMS}, "is a SavedModel already, so params= has no effect"),
         ({"warmup": ()}, "warmup is empty"),
         ({"warmup": (0, 8)}, "0 among the batch sizes"),
+        ({"warmup": "1,8"}, r"is '1,8'; expected numbers.*as in warmup=\(1, 8\)"),
+        ({"warmup": {"x": [["a"]]}}, r"is \[\['a'\]\]; expected numbers"),
         ({"batching": "8"}, "batching='8'; expected allowed batch sizes"),
         ({"batching": True}, "neither warmup nor batch_buckets"),
     ],
@@ -424,9 +426,10 @@ def test_wrong_arguments(saved, tmp_path, options, message):
     assert _visible(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["overwrite", "unknown"])
+@pytest.mark.parametrize("name", ["arg", "overwrite", "unknown"])
 def test_keywords_that_it_does_not_take(saved, tmp_path, name):
-    with pytest.raises(TypeError, match=f"got an unexpected keyword argument {name!r}"):
+    hint = r"\. Did you mean 'args'\?$" if name == "arg" else "$"
+    with pytest.raises(TypeError, match=f"got an unexpected keyword argument {name!r}{hint}"):
         publish(saved, tmp_path, **{name: True})
 
 
