@@ -5,12 +5,12 @@
 
 A suite is `programs` (JAX programs), `call_tf` (TensorFlow functions in JAX), `plain` (programs
 that an optimizer is tempted to rewrite, as files of TensorFlow's own operations in a session
-without XLA), `files` (mutations of SavedModels), or `all`, which is the default and shares the time out.
-Programs that are wrong are reduced to a few lines and printed, and at the end how many arrays were
-compared; all that was run is in `.fuzz/SUITE.jsonl`, where the next run goes on. The mutations are
-coverage-guided where atheris is installed, and seeded otherwise; what ends in anything but a value
-or an `InteropError` is left behind in the folder `.fuzz`, next to the inputs that were found to
-reach something new.
+without XLA), `files` (mutations of SavedModels), or `all`, which is the default and shares the time
+out. Programs that are wrong are reduced to a few lines and printed, and at the end how many arrays
+were compared; all that was run is in `.fuzz/SUITE.jsonl`, where the next run goes on. The mutations
+are coverage-guided where atheris is installed, and seeded otherwise; what ends in anything but a
+value or an `InteropError` is left behind in the folder `.fuzz`, next to the inputs that were found
+to reach something new.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ from tests.fuzzing.programs.statements import STATEMENTS, Template, kind_of
 __all__ = ["KEYS", "NAMES", "generate"]
 
 # The beginnings of arguments' names, and the keys of dicts in the place of those of `programs`.
-NAMES = ("x", "x", "größe", "日本", "_x", "Ä")
+# A keyword that begins with `_` is none to a `tf.function`, which calls it `arg_…`.
+NAMES = ("x", "x", "größe", "日本", "x_", "Ä")
 KEYS = {"w": "größe", "b": "日本", "y": "a b", "a": "x(y", "z": "~", "c": "a:0", "u": "👍"}
 _BATCHES = ((1,), (3,), (1, 17), (3, 1))
 _ATTEMPTS = 30
