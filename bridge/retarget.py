@@ -120,9 +120,9 @@ def retarget(
         gradient_order: the highest order of gradients that is kept, if there are more; 0 for the
             function alone, None for all.
         lift: for a SavedModel, whether its modules are written at the newest version of StableHLO
-            that `tensorflow`, by default the newest known release, reads. Each version is promised
-            to be readable for five years, of which `bridge.inspect` says the end; older TensorFlow
-            releases do not read the new file.
+            that `tensorflow`, by default the newest known release, reads. That puts off the day
+            until which they are promised to be readable, as `bridge.inspect` prints it; older
+            TensorFlow releases do not read the new file.
         operations: for a SavedModel, `"tensorflow"` to run TensorFlow's own operations in the place
             of modules, `"xla"` for the modules again; None leaves what the file runs.
         for_converters: with `operations="tensorflow"`, whether the new file is for what reads the

@@ -25,9 +25,9 @@ __all__ = [
     "StructureError",
     "UnsupportedError",
     "VersionError",
+    "explain_command",
     "installing",
     "naming",
-    "page_of",
     "private_name",
     "quote",
     "refusing_damage",
@@ -45,7 +45,6 @@ _Class = TypeVar("_Class", bound=type["InteropError"])
 
 _DISTRIBUTION = "jax-tf-bridge"
 # The page with a section for each class; a wheel does not have it.
-_PAGE = "docs/reference/troubleshooting.md"
 
 
 class InteropError(Exception):
@@ -226,14 +225,14 @@ def remedy_for(value: object, otherwise: str) -> str:
     return f"To do: {otherwise}."
 
 
-def page_of(cls: type[InteropError]) -> str:
-    """Return the section of the documentation about a class of errors.
+def explain_command(cls: type[InteropError]) -> str:
+    """Return the command that prints the section of the documentation about a class of errors.
 
     Example:
-        >>> page_of(StructureError)
-        'docs/reference/troubleshooting.md#structureerror'
+        >>> explain_command(StructureError)
+        'jax-tf-bridge explain StructureError'
     """
-    return f"{_PAGE}#{cls.__name__.lower()}"
+    return f"{_DISTRIBUTION} explain {cls.__name__}"
 
 
 # What parts of a message that do not fit together end in, when they are taken for what they should

@@ -31,6 +31,7 @@ from bridge.cli.command_arguments import (
     to_sizes,
 )
 from bridge.cli.convert_command import add_convert, run_convert
+from bridge.cli.explain_command import add_explain, run_explain
 from bridge.cli.export_command import add_export, run_export_command
 from bridge.cli.inspect_command import add_inspect, run_inspect
 from bridge.cli.serve_command import add_serve, run_serve
@@ -477,6 +478,7 @@ def _run_verify(options: argparse.Namespace) -> int:
 _COMMANDS = (
     _Command("benchmark", "run a file by every runtime at hand", add_benchmark, run_benchmark),
     _Command("diff", "show in what two SavedModels differ", _add_diff, _run_diff),
+    _Command("explain", "print what helps against a class of errors", add_explain, run_explain),
     _Command("export", "write a SavedModel", add_export, run_export_command),
     _Command("inspect", "show what is in a SavedModel", add_inspect, run_inspect),
     _Command("manifest", "compare a SavedModel with its manifest", _add_manifest, _run_manifest),

@@ -51,6 +51,7 @@ def export_for(
     platforms: Sequence[str],
     disabled_checks: Sequence[DisabledCheck],
     passed: Passed | None = None,
+    is_made_here: bool = False,
 ) -> export.Exported:
     """Return the `Exported` of a function, for all of the platforms.
 
@@ -62,6 +63,8 @@ def export_for(
         platforms: the platforms to lower for, in the order of the platform index.
         disabled_checks: safety checks to leave out; those that JAX does not have are ignored.
         passed: how the arguments were passed, for messages; None for a plain call.
+        is_made_here: whether the function is none of the user's, so that what JAX refuses in it is
+            no mistake of theirs.
 
     Raises:
         ArgumentError: it cannot be called with these arguments, or is a function of TensorFlow.
@@ -88,6 +91,8 @@ def export_for(
         known = isinstance(error, _REFUSALS) and not isinstance(error, UnsupportedError)
         traced = _trace(fun, args, kwargs) if known else None
         if traced is None:
+            if is_made_here:
+                raise
             parameters = () if passed is None else passed.parameters
             refused = explain_refusal(
                 name, lambda: fun.trace(*args, **kwargs), args, kwargs, parameters=parameters

@@ -43,7 +43,8 @@ def keep_probes(
     """Return a model with as many of the trials as fit, of each signature the first one first.
 
     They fit into an eighth of its size, 8 KiB at least and a mebibyte at most. Where none does, the
-    smallest one is there, unless it is larger than a mebibyte.
+    smallest one is there, unless it is larger than a mebibyte. Of steps that follow one another
+    as many are there as a mebibyte takes.
 
     Args:
         model: the model.
@@ -67,7 +68,8 @@ def keep_probes(
 def _fitting(trials: Sequence[Trial], room: int) -> list[Trial]:
     """Return trials, of each signature one before the second of any.
 
-    Steps that follow one another stay together.
+    Steps that follow one another stay together, as many of them as a mebibyte takes: the later ones
+    alone tell whether a model remembers.
     """
     runs: list[list[Trial]] = []
     for trial in trials:
@@ -75,6 +77,9 @@ def _fitting(trials: Sequence[Trial], room: int) -> list[Trial]:
             runs[-1].append(trial)
         else:
             runs.append([trial])
+    for run in runs:
+        while len(run) > 1 and _bytes_of_run(run) > MAX_KEPT_BYTES:
+            run.pop()
     places: dict[str, int] = {}
     ordered = []
     for number, run in enumerate(runs):
@@ -84,7 +89,7 @@ def _fitting(trials: Sequence[Trial], room: int) -> list[Trial]:
     kept: list[Trial] = []
     for _, _, run in sorted(ordered, key=lambda item: item[:2]):
         size = _bytes_of_run(run)
-        if size <= room:
+        if len(run) > 1 or size <= room:
             kept += run
             room -= size
     smallest = min(runs, key=_bytes_of_run, default=[])

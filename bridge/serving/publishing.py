@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, Unpack
+from typing import Any, Literal, TypeAlias, Unpack
 
 from jax import export
 
@@ -42,7 +42,7 @@ from bridge.serving.keywords import check_keywords
 from bridge.serving.programs import PROGRAM_FILES, have_same_program
 from bridge.serving.server_commands import ServerCommand, compiles, server_commands
 from bridge.serving.signatures import ServedSignature, read_signatures
-from bridge.serving.warmup import write_warmup
+from bridge.serving.warmup import warmup_sizes, write_warmup
 from bridge.update import changes_text, write_updated
 from savedmodel.files.assets import (
     FIRST_REQUESTS_FILE,
@@ -69,9 +69,19 @@ __all__ = ["Published", "publish", "rollback"]
 
 
 class PublishOptions(SaveOptions, total=False):
-    """The options of `bridge.save` that `publish` takes."""
+    """The options of `bridge.save` and of `bridge.serving.compose` that `publish` takes."""
 
     defaults: Mapping[str, Any] | None
+    preprocess: Any
+    postprocess: Any
+    request: Mapping[str, Any] | None
+    examples: bool | Mapping[str, Any]
+    method: Literal["predict", "classify", "regress"]
+    classes: Sequence[str] | None
+
+
+# The options that put TensorFlow functions around the call.
+_COMPOSED = ("preprocess", "postprocess", "request", "examples", "method", "classes")
 
 
 _UNCHANGED = (
@@ -196,8 +206,9 @@ def publish(
             takes them; None for no warmup. A signature that assigns variables gets no requests
             unless a mapping names its key.
         batching: allowed batch sizes, a `Batching` or its fields as a mapping, or True for the
-            sizes of `warmup` or `batch_buckets`, which fields without any sizes stand for, too.
-            They are checked against the signatures, and written to `batching_parameters.txt` beside
+            sizes of `warmup`, or of its examples, or `batch_buckets`, which fields without any
+            sizes stand for, too. They are checked against the signatures, and written to
+            `batching_parameters.txt` beside
             the versions and `batching_params.pbtxt` in this one; `models.config` and
             `monitoring.config` are written, too, unless they are there. An example of `warmup` is
             repeated to each allowed size.
@@ -212,7 +223,9 @@ def publish(
             `assets.extra/jax_tf_bridge_first_requests.json`.
         force: whether there is a new version although nothing has changed. With `version` there
             always is.
-        options: `params`, `gradient_order` and whatever else `bridge.save` takes.
+        options: `params`, `gradient_order` and whatever else `bridge.save` takes; with TensorFlow
+            also `preprocess`, `postprocess`, `request`, `examples`, `method` and `classes` of
+            `bridge.serving.compose`, for a SavedModel in a folder, too.
 
     Raises:
         StructureError: a batch size does not fit the module or its constraints; `version` is
@@ -296,7 +309,7 @@ def _make(
             changes, newest = _fill_with_weights(model, folder, base, weights)
         sizes = parse_sizes(warmup)
         if sizes is None and batching is not None:
-            sizes = _bucket_sizes(folder)
+            sizes = _bucket_sizes(folder) or _example_sizes(folder, warmup)
         wanted = parse_batching(batching, sizes=sizes or ())
         if warmup is not None or wanted is not None:
             _prepare(folder, warmup, wanted, name=name, seed=seed)
@@ -451,6 +464,13 @@ def _bucket_sizes(folder: Path) -> tuple[int, ...]:
     return tuple(sorted({size for sizes in buckets for size in sizes}))
 
 
+def _example_sizes(folder: Path, warmup: Any) -> tuple[int, ...]:
+    """Return the batch sizes that example inputs have; none where they are no examples."""
+    if warmup is None or warmup is True:
+        return ()
+    return warmup_sizes(read_signatures(folder), warmup)
+
+
 def _source(base: BasePath, versions: Mapping[int, str], to: int | None) -> int:
     there = f"{base.path} has the versions {sorted(versions) or 'none'}"
     if to is not None:
@@ -503,9 +523,16 @@ def _fill(
     model: Any, folder: Path, base_path: str | os.PathLike[str], options: PublishOptions
 ) -> None:
     """Write or copy the SavedModel to a folder that does not exist yet."""
+    if any(name in options for name in _COMPOSED):
+        from bridge.serving.compose import compose
+
+        _refuse_multi_process(options.get("params"), "bridge.save")
+        compose(model, folder, **options)
+        return
     if not isinstance(model, str | os.PathLike):
         _refuse_multi_process(options.get("params"), "bridge.save")
-        save(model, folder, **options)
+        plain: Any = options  # none of `compose` is among them
+        save(model, folder, **plain)
         return
     _refuse_options(options, f"{os.fspath(model)} is a SavedModel already")
     if is_remote(model):

@@ -45,31 +45,38 @@ class ListedRow:
     row: Value
     index: Value
 
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """The dtype of the rows in the list."""
+        return computation_dtype("TensorListStack", self.row.dtype)
+
     def reserve(self, graph: Graph, array: Value) -> Value:
         """Return a list for all rows of an array."""
         count = nodes.reshape(graph, graph.vector(array.shape[:1]), ())
         inputs = [graph.vector(array.shape[1:]), graph.expand(nodes.cast(graph, count, np.int32))]
         return graph.node(
-            "TensorListReserve", inputs, shape=(), dtype=VARIANT, element_dtype=array.dtype
+            "TensorListReserve", inputs, shape=(), dtype=VARIANT, element_dtype=self.stored
         )
 
     def write(self, graph: Graph, name: str) -> Value:
         """Return the list of a name with the row in it."""
         rows = Value(VARIANT, (), (), name)
-        inputs = [rows, graph.expand(self.index), graph.expand(self.row)]
-        return graph.node("TensorListSetItem", inputs, shape=(), element_dtype=self.row.dtype)
+        row = graph.cast(self.row, self.stored)
+        inputs = [rows, graph.expand(self.index), graph.expand(row)]
+        return graph.node("TensorListSetItem", inputs, shape=(), element_dtype=self.stored)
 
     def stack(self, graph: Graph, rows: Value, array: Value) -> Value:
         """Return an array of the rows in a list."""
         shape = nodes.cast(graph, graph.vector(array.shape[1:]), np.int32)
-        return graph.node(
+        made = graph.node(
             "TensorListStack",
             [rows, graph.expand(shape)],
             shape=array.shape,
-            dtype=array.dtype,
-            element_dtype=array.dtype,
+            dtype=self.stored,
+            element_dtype=self.stored,
             num_elements=array.shape[0] if isinstance(array.shape[0], int) else -1,
         )
+        return graph.cast(made, array.dtype)
 
 
 Rows = Callable[[Any, Sequence[Value], Sequence[Value]], Mapping[int, ListedRow]]

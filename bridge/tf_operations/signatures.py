@@ -176,11 +176,13 @@ Round Rint T y:T wide
 Reverse ReverseV2 T,Tidx output:T all
 Rsqrt Rsqrt T y:T fields
 SelfAdjointEigV2 SelfAdjointEigV2 T e:T,v:T wide_fields
+ScatterND TensorScatterUpdate T,Tindices,T output:T select
 Shape Shape T output:out_type all
 Sigmoid Sigmoid T y:T fields
 Sign Sign T y:T signed_real
 Sin Sin T y:T fields
 Sinh Sinh T y:T fields
+Size Size T output:out_type all
 Softmax Softmax T softmax:T floats
 Sqrt Sqrt T y:T fields
 Squeeze Squeeze T output:T all
@@ -191,7 +193,7 @@ Tan Tan T y:T fields
 Tanh Tanh T y:T fields
 TensorListReserve TensorListReserve shape_type,[int32] handle:[variant] all
 TensorListSetItem TensorListSetItem [variant],[int32],element_dtype output_handle:[variant] all
-TensorListStack TensorListStack [variant],[int32] tensor:element_dtype all
+TensorListStack TensorListStack [variant],[int32] tensor:element_dtype select
 TensorScatterAdd TensorScatterAdd T,Tindices,T output:T numbers
 TensorScatterMax TensorScatterMax T,Tindices,T output:T real
 TensorScatterMin TensorScatterMin T,Tindices,T output:T real

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 
+from xla_call_module.analyses.dependence import epsilon_of
 from xla_call_module.dimensions import aval_text
 
 __all__ = [
@@ -56,7 +56,7 @@ class Tolerance:
                 precise one decides.
         """
         names = [np.zeros((), expected.dtype).real.dtype.name, *precisions]
-        epsilon = max(float(ml_dtypes.finfo(name).eps) for name in names)
+        epsilon = max(map(epsilon_of, names))
         usual = max(_RTOL.get(name, _RTOL_FLOAT8) for name in names)
         rtol = usual if self.rtol is None else self.rtol
         if self.atol is not None:

@@ -51,8 +51,7 @@ class Trial:
             that may change it.
         precisions: for each output the least precise dtype of floats that it was computed with;
             empty for none.
-        keeps_nan: whether TensorFlow runs its own operations, which keep NaN where what XLA compiles
-            may lose it.
+        keeps_nan: whether TensorFlow runs its own operations, which keep NaN that XLA may lose.
         step: the number of the call among those that follow one another, from 1 on, where the
             signature assigns variables; the first one has their values in the file. 0 where it
             only reads.

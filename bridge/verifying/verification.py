@@ -168,9 +168,12 @@ def _lost_nan(trial: Trial, actual: Array, wanted: Array, *, special: bool) -> A
         wanted: the array of JAX, of the same dtype and shape.
         special: whether inputs are not finite.
     """
+    lost: Array
     if trial.keeps_nan:
-        return is_nan(actual) & special
-    return is_special(wanted) | is_special(actual) if special else is_nan(wanted)
+        lost = is_nan(actual) & special
+    else:
+        lost = is_special(wanted) | is_special(actual) if special else is_nan(wanted)
+    return lost
 
 
 def _difference(

@@ -1,7 +1,4 @@
-"""What TensorFlow's optimizer would rewrite has the numbers that the file says, however it is run.
-
-Each program is one that Grappler of TensorFlow 2.21 computes otherwise where it sees it.
-"""
+"""What TensorFlow's optimizer would rewrite has the numbers of the file, however it is run."""
 
 from __future__ import annotations
 
@@ -12,65 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
-from jax import lax
 
 import bridge
+from tests.matrix.families.plain_operations import LOOPS, PROGRAMS
 from tests.tensorflow_modes import run_session
 
-
-def _row(*numbers, dtype=np.float32):
-    return np.array(numbers, dtype)
-
-
-_WEIGHTS = [np.random.default_rng(n).normal(size=s) for n, s in enumerate([(8, 16), (16, 4)])]
-_WEIGHTS = [weights.astype(np.float32) for weights in _WEIGHTS]
-_IMAGES = np.random.default_rng(3).normal(size=(1, 6, 6, 3)).astype(np.float32)
-_KERNEL = np.random.default_rng(4).normal(size=(3, 3, 3, 4)).astype(np.float32)
-
-
-def _dense(x):
-    return jax.nn.relu(x @ _WEIGHTS[0] + 1.0) @ _WEIGHTS[1] + 2.0
-
-
-def _convolved(x):
-    numbers = ("NHWC", "HWIO", "NHWC")
-    made = lax.conv_general_dilated(x, _KERNEL, (1, 1), "SAME", dimension_numbers=numbers)
-    return jax.nn.relu(made + np.float32(0.5))
-
-
-_WITH_NAN = np.ones((2, 8), np.float32)
-_WITH_NAN[1, 3] = np.nan
-_HOLED = np.where(_IMAGES.max() == _IMAGES, np.nan, _IMAGES)
-_BIG = np.float32(12582912)
-# Functions of one argument, and the argument.
-PROGRAMS = {
-    "maximum with a multiple": (lambda x: jnp.maximum(x, 2.0 * x), _row(-1, 0.5, 3)),
-    "minimum with a multiple": (lambda x: jnp.minimum(0.5 * x, x), _row(-1, 0.5, 3)),
-    "constants that cancel": (lambda x: (x + _BIG) - _BIG, _row(0.4, 1.6, 3.2)),
-    "constants before": (lambda x: (_BIG + x) - _BIG, _row(0.4, 1.6, 3.2)),
-    "factors that overflow": (lambda x: x * 256 * 256, _row(0, 0.001, dtype=np.float16)),
-    "divisors that overflow": (lambda x: x / 1e30 / 1e30 * 1e30, _row(1e30, 3)),
-    "maximum of logarithms": (lambda x: jnp.max(jnp.log(x), 1), _row([-2, 0.5, 0.25])),
-    "maximum of roots": (lambda x: jnp.max(jnp.sqrt(x), 1), _row([-2, 0.5, 0.25])),
-    "minimum of reciprocal roots": (lambda x: jnp.min(lax.rsqrt(x), 1), _row([-2, 0.5, 0.25])),
-    "sums regrouped": (lambda x: _row(1, 1) + (_row(-1e10, -1e10) + x), _row([1e10, 1e10])),
-    "sums of one shape": (lambda x: (x[0] + x[1]) + (x[2] + x[3]), _row(1, 1e10, -1e10, 1)),
-    "squared difference of uint8": (lambda x: (x - x[::-1]) ** 2, _row(3, 5, dtype=np.uint8)),
-    "squared difference of int16": (lambda x: (x - x[::-1]) ** 2, _row(-3, 5, dtype=np.int16)),
-    "dense layers of NaN": (_dense, _WITH_NAN),
-    "convolution of NaN": (_convolved, _HOLED),
-    "complement of an order": (lambda x: ~(x < 1), _row(np.nan, 0, 2)),
-    "product with zero": (lambda x: x * 0.0, _row(np.inf, np.nan, -3)),
-    "difference from itself": (lambda x: x - x, _row(np.inf, np.nan, -3)),
-    "quotient by itself": (lambda x: x / x, _row(0, np.inf, np.nan, -3)),
-    "difference from zero": (lambda x: 0.0 - x, _row(0, -0.0)),
-    "zero less unsigned": (lambda x: jnp.uint8(0) - x, _row(0, 3, dtype=np.uint8)),
-    "root by a power": (lambda x: x**0.5, _row(-np.inf, -0.0, 4)),
-    "power of zero": (lambda x: x**0.0, _row(np.nan, np.inf, 0)),
-    "common factor": (lambda x: x * 3e38 - x * 2.9e38, _row(1, 2)),
-    "abs of a square root": (lambda x: jnp.abs(jnp.sqrt(x)), _row(-1, 4)),
-    "conjugate of a transpose": (lambda x: jnp.conj(x.T), _row([1 + 2j, 3j], dtype=np.complex64)),
-}
 _CLOSE = {"dense layers of NaN", "convolution of NaN", "minimum of reciprocal roots"}
 _NAMES = [*PROGRAMS]
 _ARGUMENTS = {f"x{n}": x for n, (_, x) in enumerate(PROGRAMS.values())}
@@ -186,21 +129,6 @@ def test_gradients(in_file, in_graph, tmp_path):
             np.testing.assert_allclose(got[key], function(jnp.asarray(x)), 2e-7, err_msg=key)
 
 
-def _sums(count):
-    return lax.scan(lambda c, i: (jnp.sin(c) + i, None), 0.0, jnp.arange(float(count)))[0]
-
-
-_LOOPS = {
-    "loop": lambda x: x + _sums(20000),
-    "loop of loops": lambda x: x + lax.fori_loop(0, 50, lambda i, c: c + _sums(400), 0.0),
-    "loop in a branch": lambda x: lax.cond(x[0] > 0, lambda: x + _sums(20000), lambda: x),
-    "loop that ends by a test": lambda x: (
-        x
-        + lax.while_loop(lambda c: c[0] < 20000, lambda c: (c[0] + 1, jnp.sin(c[1]) + 1), (0, 0.0))[
-            1
-        ]
-    ),
-}
 _RUN_LOOP = """
 import sys, numpy as np, tensorflow as tf
 from tests.tensorflow_modes import run_session
@@ -211,12 +139,44 @@ np.save(sys.argv[2], [session, eager])
 """
 
 
-@pytest.mark.parametrize("name", _LOOPS)
+@pytest.mark.parametrize("name", LOOPS)
 def test_loops_of_constants(name, tmp_path, preloaded_python):
     """TensorFlow would run them on the stack before the first call, which ends the process."""
     x = np.float32([1, 2])
-    bridge.save(_LOOPS[name], tmp_path / "model", args=(x,), operations="tensorflow")
+    bridge.save(LOOPS[name], tmp_path / "model", args=(x,), operations="tensorflow")
     command = [preloaded_python, "-c", _RUN_LOOP, tmp_path / "model", tmp_path / "got.npy"]
     subprocess.run(command, check=True, timeout=120)
     for got in np.load(tmp_path / "got.npy"):
-        np.testing.assert_allclose(got, jax.jit(_LOOPS[name])(x), rtol=1e-4)
+        np.testing.assert_allclose(got, jax.jit(LOOPS[name])(x), rtol=1e-4)
+
+
+def test_functions_that_assign(tmp_path):
+    def step(state, arguments):
+        return state + 1, _whole(arguments)
+
+    bridge.save(
+        step, tmp_path / "model", params=np.float32(1), args=(_ARGUMENTS,), updates=0,
+        operations="tensorflow", gradient_order=0,
+    )  # fmt: skip
+    model = tf.saved_model.load(str(tmp_path / "model"))
+    for run in (model, tf.function(model)):
+        _assert_exact(run(_TENSORS))
+    assert model.params.numpy() == 3
+
+
+def test_layers(tmp_path):
+    keras = pytest.importorskip("keras")
+    from bridge.keras import ExportedLayer
+
+    def layered(x):
+        return jnp.maximum(x, 2.0 * x) + jnp.max(jnp.log(x), 1, keepdims=True)
+
+    inputs = keras.Input((3,))
+    outputs = ExportedLayer(layered, operations="tensorflow")(inputs)
+    model = keras.Model(inputs, outputs)
+    x = np.float32([[-2, 0.5, 0.25], [3, 0.5, 0.25]])
+    wanted = layered(jnp.asarray(x))
+    np.testing.assert_allclose(model.predict(x, verbose=0), wanted, 2e-7)
+    model.export(str(tmp_path / "model"), verbose=False)
+    served = tf.saved_model.load(str(tmp_path / "model")).serve(tf.constant(x))
+    np.testing.assert_allclose(served, wanted, 2e-7)

@@ -22,7 +22,7 @@ from xla_call_module.stablehlo.modules import (
     walk,
 )
 
-__all__ = ["dependencies", "narrowest_floats", "operations_behind"]
+__all__ = ["dependencies", "epsilon_of", "narrowest_floats", "operations_behind"]
 
 _Arguments = frozenset[int | str]
 
@@ -105,7 +105,7 @@ def narrowest_floats(call: CallModule) -> tuple[str, ...]:
         >>> narrowest_floats(from_exported(jax.export.export(jax.jit(halves))(1.0)))
         ('float16', 'float32')
     """
-    return tuple(max(one, key=_epsilon, default="") for one in _marks_behind(call, _rounds_to))
+    return tuple(max(one, key=epsilon_of, default="") for one in _marks_behind(call, _rounds_to))
 
 
 # They return elements that they take, or exact ones. What is computed in a region of one counts.
@@ -126,8 +126,10 @@ _FLOATS = {
 _PRECISIONS = re.compile(r"[lr]hs_precision_type = (\w+)")
 
 
-def _epsilon(name: str) -> float:
-    return float(ml_dtypes.finfo(name).eps)
+def epsilon_of(name: str) -> float:
+    """Return the difference between 1 and the next greater number of a dtype of floats."""
+    limits: Any = ml_dtypes.finfo(name)  # type: ignore[no-untyped-call]
+    return float(limits.eps)
 
 
 def _rounds_to(op: Any) -> frozenset[str]:
@@ -138,9 +140,9 @@ def _rounds_to(op: Any) -> frozenset[str]:
     if "algorithm" in op.attributes:
         elements.update(_PRECISIONS.findall(str(op.attributes["algorithm"])))
     if op.name == "stablehlo.reduce_precision":
-        bits = int(op.attributes["mantissa_bits"])
-        kept = [name for name in _FLOATS.values() if ml_dtypes.finfo(name).nmant <= bits]
-        return frozenset([min(kept, key=_epsilon)])
+        least = 2.0 ** -int(op.attributes["mantissa_bits"])
+        kept = [name for name in _FLOATS.values() if epsilon_of(name) >= least]
+        return frozenset([min(kept, key=epsilon_of)])
     return frozenset(_FLOATS[element] for element in elements if element in _FLOATS)
 
 

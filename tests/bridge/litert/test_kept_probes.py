@@ -18,6 +18,7 @@ from bridge.litert.kept_probes import (
     kept_probes,
     probe_bytes,
 )
+from bridge.verifying.trials import Trial
 from xla_call_module.errors import FormatError, StructureError, UnsupportedError
 
 pytest.importorskip("litert_converter")
@@ -114,6 +115,24 @@ def test_probes_are_bounded(path):
     assert 0 < probe_bytes(keep_probes(model, trials)) <= max(9000, len(model) // 7)
     assert kept_error(model) is None
     assert kept_error(keep_probes(model, other, error=0.25)) == 0.25
+
+
+def test_steps_stay_together_and_are_bounded():
+    def trials(elements):
+        array = np.zeros(elements, np.float32)
+        steps = [Trial("f", "random", {}, {"x": array}, (), (), ("y",), (), ({"y": array},), step=n)
+                 for n in (1, 2, 3, 4)]  # fmt: skip
+        return [*steps, dataclasses.replace(steps[0], kind="zeros")]
+
+    model = bridge.to_litert(jnp.sin, args="f32[2]", verify=False)
+
+    def kept(elements):
+        found = kept_probes(keep_probes(model, trials(elements)), "it")
+        return [(one.kind, one.step) for one in found]
+
+    # Far beyond an eighth of the model; the other probe has no room left.
+    assert kept(1 << 11) == [("random", n) for n in (1, 2, 3, 4)]
+    assert kept(MAX_KEPT_BYTES // 4 // 6) == [("random", n) for n in (1, 2)]
 
 
 def test_the_only_probe_of_a_small_model_may_be_larger(path):

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import bridge
-from bridge.serving import Published, base_path, publishing, rollback
+from bridge.serving import Published, base_path, compose, publishing, rollback
 from bridge.serving.base_path import parse_version
 from savedmodel.manifest import compare_manifest, read_manifest
 from tests.bridge.serving.conftest import PARAMS
@@ -103,9 +103,10 @@ def test_a_version_can_be_chosen(saved, tmp_path):
     assert _contents(tmp_path / "5") == before
 
 
-def test_it_takes_what_save_takes():
-    taken = set(inspect.signature(bridge.save).parameters) - {"model", "path", "overwrite"}
-    assert set(get_type_hints(publishing.PublishOptions)) == taken
+def test_it_takes_what_save_and_compose_take():
+    taken = {name for f in (bridge.save, compose) for name in inspect.signature(f).parameters}
+    others = {"model", "path", "overwrite", "options", "signature", "bare"}
+    assert set(get_type_hints(publishing.PublishOptions)) == taken - others
 
 
 def test_several_signatures_and_options_reach_save(exported, tmp_path):
