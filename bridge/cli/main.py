@@ -34,6 +34,7 @@ from bridge.cli.convert_command import add_convert, run_convert
 from bridge.cli.explain_command import add_explain, run_explain
 from bridge.cli.export_command import add_export, run_export_command
 from bridge.cli.inspect_command import add_inspect, run_inspect
+from bridge.cli.serve_command import add_serve, run_serve
 from bridge.cli.update_command import add_update, run_update
 from bridge.formats.format_registry import all_formats, file_names
 from bridge.verify import verify
@@ -488,6 +489,7 @@ _COMMANDS = (
     _Command("retarget", "make a SavedModel for an older TensorFlow", _add_retarget, _run_retarget),
     _Command("rollback", "serve an older version again", _add_rollback, _run_rollback),
     _Command("run", "call a function of a file, and show its results", _add_run, _run_run),
+    _Command("serve", "run a model server on this machine, for trying it", add_serve, run_serve),
     _Command("update", "put new weights into a SavedModel", add_update, run_update),
     _Command(
         "verify", "compare a file with JAX in the runtime that serves it", _add_verify, _run_verify
