@@ -66,7 +66,8 @@ def call_tf(
     Returns:
         A function of JAX arrays, numpy arrays, tensors and Python numbers in any registered pytree,
         positional and keyword, that returns the pytree of JAX arrays. Typed PRNG keys arrive as
-        their key data. While `jax_enable_x64` is off, results of 64 bits become 32-bit ones.
+        their key data. While `jax_enable_x64` is off, results of 64 bits become 32-bit ones, and a
+        warning names them once.
 
     Raises:
         InteropError: the function or its arguments cannot cross; raised when it is called, except

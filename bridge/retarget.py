@@ -75,6 +75,7 @@ def retarget(
     gradient_order: int | None = None,
     lift: bool = False,
     operations: OperationsOption | None = None,
+    for_converters: bool = False,
     overwrite: bool = False,
 ) -> RetargetReport: ...
 
@@ -91,6 +92,7 @@ def retarget(
     gradient_order: int | None = None,
     lift: bool = False,
     operations: OperationsOption | None = None,
+    for_converters: bool = False,
     overwrite: bool = False,
 ) -> export.Exported | RetargetReport:
     """Rewrite a computation, and its VJPs of every order, so that an older TensorFlow reads it.
@@ -123,6 +125,9 @@ def retarget(
             TensorFlow releases do not read the new file.
         operations: for a SavedModel, `"tensorflow"` to run TensorFlow's own operations in the place
             of modules, `"xla"` for the modules again; None leaves what the file runs.
+        for_converters: with `operations="tensorflow"`, whether the new file is for what reads the
+            graph and does not run it, as for `bridge.save`. It keeps no gradients unless
+            `gradient_order` says so.
         overwrite: whether a SavedModel at `to` is replaced; it may be the old folder.
 
     Returns:
@@ -159,6 +164,7 @@ def retarget(
     """
     if gradient_order is not None:
         check_order(gradient_order)
+    plain = _parse_operations(operations, for_converters=for_converters)
     if isinstance(exported, str | os.PathLike):
         if to is None:
             raise StructureError(
@@ -178,8 +184,9 @@ def retarget(
             to,
             target,
             checks=checks,
-            gradient_order=gradient_order,
-            plain=None if operations is None else parse_operations(operations),
+            gradient_order=0 if for_converters and gradient_order is None else gradient_order,
+            plain=plain,
+            for_converters=for_converters,
             overwrite=overwrite,
         )
     if not isinstance(exported, export.Exported):
@@ -201,6 +208,17 @@ def retarget(
     if tensorflow is None:
         return kept
     return _retarget_exported(kept, Target(parse_release(tensorflow), is_exported=True))
+
+
+def _parse_operations(operations: str | None, *, for_converters: bool) -> bool | None:
+    if operations is not None:
+        return parse_operations(operations, for_converters=for_converters)
+    if for_converters:
+        raise StructureError(
+            "for_converters=True is for TensorFlow's own operations, and operations is missing. To "
+            'do: pass operations="tensorflow".'
+        )
+    return None
 
 
 def _artifact(release: Release | None, *, lift: bool) -> Artifact:
@@ -244,16 +262,24 @@ def _retarget_file(
     checks: tuple[DisabledCheck, ...] | None,
     gradient_order: int | None,
     plain: bool | None,
+    for_converters: bool,
     overwrite: bool,
 ) -> RetargetReport:
     def rewrite(folder: ModelFolder) -> RetargetReport:
         change = _Change(target, checks)
+        operations = Operations(
+            change.lower,
+            change.run_plain,
+            plain,
+            again=checks is not None,
+            for_converters=for_converters,
+        )
         facts: dict[str, Any] = {}
         nodes = rewrite_nodes(
             folder,
             path,
             change.apply,
-            operations=Operations(change.lower, change.run_plain, plain, again=checks is not None),
+            operations=operations,
             metadata=change.metadata,
             gradient_order=gradient_order,
             written=lambda new: facts.update(facts_of(new)),
@@ -291,10 +317,10 @@ class _Change:
         self.modules += bool(call.results)
         return call
 
-    def lower(self, call: CallModule, order: int) -> TensorFlowGraph:
+    def lower(self, call: CallModule, order: int, *, for_converters: bool) -> TensorFlowGraph:
         """Return the graph that is to run in the place of a changed call."""
         self.run_plain(call)
-        return lower_written(call, order=order)
+        return lower_written(call, order=order, for_converters=for_converters)
 
     def run_plain(self, call: CallModule) -> None:
         """Note that a changed call runs TensorFlow's own operations, which every release has."""

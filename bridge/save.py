@@ -17,7 +17,7 @@ from bridge.chains.orders import ChainOptions
 from bridge.chains.vjp_chain import build_chain
 from bridge.core.explaining import refusing_unsortable_keys
 from bridge.core.names import Names, input_names, names_of_signature, output_names, parameter_names
-from bridge.core.operations_option import XLA, OperationsOption
+from bridge.core.operations_option import XLA, OperationsOption, resolve_order
 from bridge.core.progress import progress_bar
 from bridge.core.trees import to_structure
 from bridge.core.updates import (
@@ -78,7 +78,7 @@ class SaveOptions(TypedDict, total=False):
     trainable: Any
     inputs: Names | Mapping[str, Names] | None
     outputs: Names | Mapping[str, Names] | None
-    gradient_order: int
+    gradient_order: int | None
     residuals: bool
     hoist_constants: int | None
     tensorflow: str | None
@@ -89,6 +89,7 @@ class SaveOptions(TypedDict, total=False):
     batch_buckets: Buckets | None
     updates: Updates | None
     operations: OperationsOption
+    for_converters: bool
 
 
 @api_boundary
@@ -102,7 +103,7 @@ def save(
     trainable: Any = True,
     inputs: Names | Mapping[str, Names] | None = None,
     outputs: Names | Mapping[str, Names] | None = None,
-    gradient_order: int = 1,
+    gradient_order: int | None = None,
     residuals: bool = False,
     hoist_constants: int | None = HOISTED_FROM,
     tensorflow: str | None = None,
@@ -115,6 +116,7 @@ def save(
     defaults: Mapping[str, Any] | None = None,
     updates: Updates | None = None,
     operations: OperationsOption = XLA,
+    for_converters: bool = False,
 ) -> WrittenFile:
     """Write a SavedModel that every TensorFlow loader reads. TensorFlow need not be installed.
 
@@ -163,7 +165,8 @@ def save(
         outputs: the same for the results; by default their pytree paths, `output_0` for a single
             one without.
         gradient_order: how many times TensorFlow can differentiate what it has loaded, with respect
-            to inputs and variables. 0 writes no gradients. Forward mode needs one order more, and
+            to inputs and variables; by default once, and with `for_converters` not at all, as with
+            0. Forward mode needs one order more, and
             so do calls with parameters under a persistent tape, whose gradient TensorFlow prepares
             to be differentiated.
         residuals: whether each function keeps what its first gradient needs, for less time and more
@@ -207,6 +210,10 @@ def save(
             every size at once. JAX reads the same from both, and the gradients are JAX's in both.
             A mutex of the process makes the calls of `updates` atomic then, `tensorflow` changes
             nothing, and what differs from platform to platform is that of the CPU.
+        for_converters: with `operations="tensorflow"`, whether the file is for what reads the graph
+            and does not run it, such as the converters of TFLite and TF.js: operations in the open,
+            sizes of 32 bits, and nothing that compares shapes, refuses gradients or locks
+            variables. What optimizes such a graph may change numbers.
 
     On a terminal, a bar shows how far it is when it takes longer than two seconds.
 
@@ -255,7 +262,9 @@ def save(
         residuals=residuals,
         hoist_constants=hoist_constants,
         operations=operations,
+        for_converters=for_converters,
     )
+    gradient_order = resolve_order(gradient_order, for_converters=for_converters)
     if options.plain_operations and batch_buckets is not None:
         raise StructureError(
             "batch_buckets are the sizes that XLA compiles programs for, and TensorFlow's own "
@@ -424,6 +433,7 @@ def _to_signature(
     results = structure_without(exported.out_tree, assigned)
     returned = sorted(leaves(results))
     named = output_names(key, call, outputs, returned) if returned else [_UPDATED]
+    is_open = any(graph.for_converters for graph in operations)
     function = Function(
         name=key,
         chain=chain.calls,
@@ -434,7 +444,7 @@ def _to_signature(
         assigned=assigned,
         no_gradient=_no_gradient(call.name, len(chain.calls) - 1, gradient_order),
         constants=places,
-        check=chain.shape_check and with_names(chain.shape_check, call, names),
+        check=None if is_open else chain.shape_check and with_names(chain.shape_check, call, names),
         operations=operations,
     )
     return Signature(

@@ -72,7 +72,8 @@ def verify(
             that `bridge.load` does not read, such as that of a server.
         seed: the seed of the random numbers.
         tolerance: the allowed difference: `rtol`, or `(rtol, atol)` as in `numpy.testing`; by
-            default the usual one for each dtype.
+            default the usual one of the least precise dtype of floats that a result was computed
+            with, such as bfloat16 inside of float32.
         probes: the kinds of inputs to try, some of `random`, `zeros`, `ones`, `negative`, `huge`,
             `nan` and `inf`; by default all, or none where there are `inputs`.
         inputs: arrays to try, by the names of inputs, or by `SIGNATURE/INPUT`; or the .npz file

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 from savedmodel.encode.body import Library
 from savedmodel.encode.graph_functions import encode_graph
 from savedmodel.encode.mutexes import mutex_name, to_compiled, to_mutexes
+from savedmodel.encode.opening import open_graph
 from savedmodel.encode.shape_check_nodes import refusal_graph
 from savedmodel.files.assets import PUBLICATION_FILE, asset_files
 from savedmodel.files.fingerprint import FINGERPRINT_FILE, renew_fingerprint
@@ -55,6 +56,7 @@ from savedmodel.write import Group, serialize_proto, telling, write_folder, writ
 from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, InteropError, StructureError, refusing_damage
 from xla_call_module.node import (
+    NOT_INLINED,
     OP,
     called_function,
     decode_node,
@@ -74,16 +76,19 @@ class Operations:
 
     Attributes:
         lower: returns the graph that computes a changed call, which it is told with the order of
-            the gradient that the call is in.
+            the gradient that the call is in, and by `for_converters` who reads the graph.
         leave: is told of each changed call whose graph stays.
         plain: whether graphs run in the place of the calls; None for where they do already.
         again: whether graphs that are there are made anew.
+        for_converters: whether graphs are for converters, which read nothing that refuses shapes or
+            gradients.
     """
 
-    lower: Callable[[CallModule, int], TensorFlowGraph]
+    lower: Callable[..., TensorFlowGraph]
     leave: Callable[[CallModule], None]
     plain: bool | None = None
     again: bool = False
+    for_converters: bool = False
 
 
 _PIECE_BYTES = 8 << 20
@@ -236,8 +241,10 @@ class _CallBodies:
     def __init__(self, graph: Proto, operations: Operations | None) -> None:
         self._graph, self._operations = graph, operations
         self._library = Library.of(graph.library)
+        self._functions = {str(f.signature.name): f for f in graph.library.function}
         self._names: dict[tuple[CallModule, bool], str] = {}
         self._dropped: set[str] = set()
+        self._opens = False
 
     def change(self, node: Proto, call: CallModule, order: int) -> None:
         """Let a node run the graph that is to be in the place of a call, or the module."""
@@ -245,21 +252,27 @@ class _CallBodies:
             return
         old = called_function(node)
         is_plain = bool(old) if self._operations.plain is None else self._operations.plain
-        if is_plain and old and not self._operations.again:
+        is_open = bool(old) and NOT_INLINED not in self._functions[old].attr
+        opens = is_open if self._operations.plain is None else self._operations.for_converters
+        self._opens = is_plain and opens
+        if self._opens and not call.results:
+            return  # it only asserts, and goes
+        if is_plain and old and is_open == opens and not self._operations.again:
             self._operations.leave(call)
             return
         key = (call, bool(order))
         if key not in self._names:
-            self._names[key] = self._add(call, order) if is_plain else ""
+            self._names[key] = self._add(call, order, opens=opens) if is_plain else ""
         if old:
             to_module_call(node)
             self._dropped.add(old)
         if self._names[key]:
-            to_function_call(node, self._names[key])
+            to_function_call(node, self._names[key], is_opaque=not opens)
 
-    def _add(self, call: CallModule, order: int) -> str:
+    def _add(self, call: CallModule, order: int, *, opens: bool) -> str:
         assert self._operations is not None
-        graph = self._operations.lower(call, order) if call.results else refusal_graph(call)
+        lower = self._operations.lower
+        graph = lower(call, order, for_converters=opens) if call.results else refusal_graph(call)
         main, *_ = encode_graph(graph, self._library.new_function)
         return str(main.signature.name)
 
@@ -267,7 +280,9 @@ class _CallBodies:
         """Drop the functions that are not called any more, and let mutexes come or go."""
         if self._dropped:
             drop_functions(self._graph.library, self._dropped)
-        if any(self._names.values()):
+        if self._opens:
+            open_graph(self._graph)
+        elif any(self._names.values()):
             to_mutexes(self._graph, mutex_name(call.module for call, _ in self._names))
         elif self._names:
             to_compiled(self._graph)

@@ -90,7 +90,9 @@ class TensorFlowGraph:
         main: the function that takes the arguments that the module of the call takes, in their
             order, and has the results of the call.
         functions: the functions that its nodes and theirs name: bodies of loops and branches.
+        for_converters: whether converters are to read it, and TensorFlow is not to run it.
     """
 
     main: GraphFunction
     functions: tuple[GraphFunction, ...] = ()
+    for_converters: bool = False

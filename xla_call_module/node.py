@@ -52,6 +52,9 @@ from xla_call_module.versions import FIRST_CONVENTION
 
 __all__ = [
     "FUNCTION_CALL",
+    "NOT_INLINED",
+    "NOT_OPTIMIZED",
+    "NO_OPTIMIZER",
     "OP",
     "SHARDING_OP",
     "called_function",
@@ -60,6 +63,7 @@ __all__ = [
     "encode_node",
     "encode_sharding_node",
     "is_call",
+    "is_for_converters",
     "shown_sharding",
     "to_function_call",
     "to_module_call",
@@ -69,6 +73,15 @@ __all__ = [
 OP = "XlaCallModule"
 SHARDING_OP = "XlaSharding"
 FUNCTION_CALL = "StatefulPartitionedCall"
+# TensorFlow's graph optimizer inlines no function with the first attribute into what calls it
+# (tensorflow/core/grappler/optimizers/function_optimizer.cc), and optimizes none with the second
+# where it stands (tensorflow/core/grappler/optimizers/meta_optimizer.cc).
+NOT_INLINED, NOT_OPTIMIZED = "_noinline", "_tf_data_function"
+# A ConfigProto with graph_options.rewrite_options.disable_meta_optimizer, for what is optimized
+# when a call first runs (tensorflow/core/kernels/partitioned_function_ops.cc); and with
+# allow_soft_placement, which is what TensorFlow's own calls of functions have.
+NO_OPTIMIZER = bytes.fromhex("380152055203980101")
+_FOR_CONVERTERS = "_for_converters"
 DESCRIPTION_ATTR = "_jax_call"
 EXPORTED_ATTR = "_jax_exported"
 # In front of the name of an attribute that the call of a function has of an XlaCallModule node.
@@ -261,12 +274,18 @@ def called_function(node: Any) -> str:
     return "" if node.op == OP else str(node.attr["f"].func.name)
 
 
-def to_function_call(node: Any, function: str) -> None:
+def is_for_converters(node: Any) -> bool:
+    """Return whether a node calls a function that converters are to read."""
+    return _FOR_CONVERTERS in node.attr
+
+
+def to_function_call(node: Any, function: str, *, is_opaque: bool = True) -> None:
     """Make an XlaCallModule node the call of a function that computes the same, in place.
 
     Args:
         node: a NodeDef of any pool, whose name, inputs and control inputs stay.
         function: the name of the function, which takes and returns what the node does.
+        is_opaque: whether TensorFlow's graph optimizer leaves the function as it is.
 
     Example:
         >>> import jax, jax.numpy as jnp, tensorflow as tf
@@ -286,12 +305,16 @@ def to_function_call(node: Any, function: str) -> None:
         del node.attr[key]
     node.op = FUNCTION_CALL
     node.attr["f"].func.name = function
+    if is_opaque:
+        node.attr["config_proto"].s = NO_OPTIMIZER
+    else:
+        node.attr[_FOR_CONVERTERS].b = True
     node.attr["_output_shapes"].CopyFrom(node.attr[f"{_PREFIX}Sout"])
 
 
 def to_module_call(node: Any) -> None:
     """Make the call of a function the XlaCallModule node that it stands for, in place."""
-    for key in ("_output_shapes", "config", "config_proto", "executor_type", "f"):
+    for key in ("_output_shapes", "config", "config_proto", "executor_type", "f", _FOR_CONVERTERS):
         if key in node.attr:
             del node.attr[key]
     for key in [key for key in node.attr if key.startswith(_PREFIX)]:

@@ -65,6 +65,7 @@ class ChainOptions:
         hoist_constants: from how many bytes on a constant is taken out of the modules; None for
             never.
         plain_operations: whether the orders run as TensorFlow's own operations, without XLA.
+        for_converters: whether these are to be read by converters.
     """
 
     disabled_checks: tuple[DisabledCheck, ...] = ()
@@ -72,6 +73,7 @@ class ChainOptions:
     residuals: bool = False
     hoist_constants: int | None = HOISTED_FROM
     plain_operations: bool = False
+    for_converters: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a size that no constant can have."""
@@ -86,6 +88,7 @@ class ChainOptions:
         residuals: bool,
         hoist_constants: int | None,
         operations: OperationsOption,
+        for_converters: bool = False,
     ) -> ChainOptions:
         """Return the options that the verbs take under the same names.
 
@@ -97,7 +100,8 @@ class ChainOptions:
             parse_linalg(linalg),
             residuals,
             hoist_constants,
-            parse_operations(operations),
+            parse_operations(operations, for_converters=for_converters),
+            for_converters,
         )
 
     def target(self, tensorflow: Release | None, artifact: Artifact) -> Target:

@@ -47,22 +47,27 @@ def lower_orders(
     plain = prepare_chain(calls, target, residuals=options.residuals, known=values)
     pairs = zip(plain.calls, prepared.calls, strict=True)
     asserts = first_order == 0 and prepared.shape_check is None
-    return tuple(_lower_as(*pair, asserts=asserts and not n) for n, pair in enumerate(pairs))
+    opened = options.for_converters
+    return tuple(
+        _lower_as(*pair, asserts=asserts and not n, for_converters=opened)
+        for n, pair in enumerate(pairs)
+    )
 
 
-def lower_written(call: CallModule, *, order: int) -> TensorFlowGraph:
+def lower_written(call: CallModule, *, order: int, for_converters: bool = False) -> TensorFlowGraph:
     """Return what a call of a file computes, of TensorFlow's own operations.
 
     Args:
         call: the call, as a file has it.
         order: the order of the gradient that it is in; 0 for none.
+        for_converters: whether converters are to read it.
 
     Raises:
         ShardingError: the function is for several devices.
         InteropError: TensorFlow has no operations that compute it.
     """
     _refuse_devices(call)
-    return _lower(_on_one_platform(call), asserts=not order)
+    return _lower(_on_one_platform(call), asserts=not order, for_converters=for_converters)
 
 
 def _refuse_devices(call: CallModule) -> None:
@@ -83,22 +88,25 @@ def _on_one_platform(call: CallModule) -> CallModule:
     return one
 
 
-def _lower(call: CallModule, *, asserts: bool) -> TensorFlowGraph:
+def _lower(call: CallModule, *, asserts: bool, for_converters: bool) -> TensorFlowGraph:
     from bridge.tf_operations.lowering import lower_call  # which imports the rules of all of it
 
-    is_checked = asserts and SHAPE_ASSERTIONS not in call.disabled_checks
-    return lower_call(call, shape_assertions=is_checked)
+    is_checked = asserts and not for_converters and SHAPE_ASSERTIONS not in call.disabled_checks
+    return lower_call(call, shape_assertions=is_checked, for_converters=for_converters)
 
 
-def _lower_as(call: CallModule, portable: CallModule, *, asserts: bool) -> TensorFlowGraph:
+def _lower_as(
+    call: CallModule, portable: CallModule, *, asserts: bool, for_converters: bool
+) -> TensorFlowGraph:
     """Return the graph of a call, with the arguments of another one of the same results."""
     given, wanted = _operands(call), _operands(portable)
     same = [(spec.dtype, spec.shape) for spec in call.results] == [
         (spec.dtype, spec.shape) for spec in portable.results
     ]
     if not same or not given.keys() <= wanted.keys():
-        return _lower(_on_one_platform(portable), asserts=asserts)
-    graph = _lower(call, asserts=asserts)
+        one = _on_one_platform(portable)
+        return _lower(one, asserts=asserts, for_converters=for_converters)
+    graph = _lower(call, asserts=asserts, for_converters=for_converters)
     taken = dict(zip(given, graph.main.arguments, strict=True))
     arguments = tuple(
         taken.get(key) or GraphTensor(f"unused_{number}", spec.dtype, spec.static_shape)

@@ -20,6 +20,7 @@ from bridge.cli.export_request import ExportRequest
 from bridge.cli.targets import CodeError, Target, find_target
 from bridge.cli.update_command import read_params_option
 from bridge.core._jax import enable_x64
+from bridge.core.operations_option import resolve_order
 from bridge.core.trees import key_names
 from bridge.core.updates import Updates, parse_updates
 from bridge.exporting.argument_text import parse_arguments, to_text
@@ -217,7 +218,9 @@ def _describe(request: ExportRequest, target: Target, folder: Path) -> dict[str,
 def _save_options(request: ExportRequest) -> dict[str, Any]:
     """Return the options of `save` that the command has, with the defaults of `save`."""
     parameters = signature(save).parameters
-    return {name: request.options.get(name, parameters[name].default) for name in SAVE_ARGUMENTS}
+    options = {name: request.options.get(name, parameters[name].default) for name in SAVE_ARGUMENTS}
+    order = resolve_order(options["gradient_order"], for_converters=options["for_converters"])
+    return {**options, "gradient_order": order}
 
 
 def _sha256(path: Path) -> str:

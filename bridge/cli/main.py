@@ -29,12 +29,12 @@ from bridge.cli.command_arguments import (
     read_save_arguments,
     to_parts,
     to_sizes,
-    to_tolerance_numbers,
 )
 from bridge.cli.convert_command import add_convert, run_convert
 from bridge.cli.explain_command import add_explain, run_explain
 from bridge.cli.export_command import add_export, run_export_command
 from bridge.cli.inspect_command import add_inspect, run_inspect
+from bridge.cli.serve_command import add_serve, run_serve
 from bridge.cli.update_command import add_update, run_update
 from bridge.formats.format_registry import all_formats, file_names
 from bridge.verify import verify
@@ -354,8 +354,10 @@ def _add_retarget(parser: argparse.ArgumentParser) -> None:
         "source", metavar="IN", type=expand_home, help="the folder of a SavedModel of any writer"
     )
     parser.add_argument("target", metavar="OUT", type=expand_home, help="the new folder")
-    names = ("tensorflow", "linalg", "platforms", "disabled_checks", "operations", "imports")
-    add_arguments(parser, *names)
+    add_arguments(
+        parser, "tensorflow", "linalg", "platforms", "disabled_checks", "operations",
+        "for_converters", "imports",
+    )  # fmt: skip
     parser.add_argument(
         "--gradient-order",
         metavar="N",
@@ -419,7 +421,7 @@ def _run_run(options: argparse.Namespace) -> int:
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, "path", "python", "json", "imports")
+    add_arguments(parser, "path", "python", "tolerance", "json", "imports")
     parser.add_argument(
         "--record", metavar="FILE", type=expand_home, help="write the inputs and what JAX computes"
     )
@@ -430,12 +432,6 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
         help="compare with what was recorded, without JAX",
     )
     parser.add_argument("--seed", type=int, default=0, help="the seed of the random inputs")
-    parser.add_argument(
-        "--tolerance",
-        metavar="RTOL[,ATOL]",
-        type=to_tolerance_numbers,
-        help="the allowed difference, as numpy.testing takes it; by default that of each dtype",
-    )
     parser.add_argument(
         "--probes",
         metavar="KINDS",
@@ -493,6 +489,7 @@ _COMMANDS = (
     _Command("retarget", "make a SavedModel for an older TensorFlow", _add_retarget, _run_retarget),
     _Command("rollback", "serve an older version again", _add_rollback, _run_rollback),
     _Command("run", "call a function of a file, and show its results", _add_run, _run_run),
+    _Command("serve", "run a model server on this machine, for trying it", add_serve, run_serve),
     _Command("update", "put new weights into a SavedModel", add_update, run_update),
     _Command(
         "verify", "compare a file with JAX in the runtime that serves it", _add_verify, _run_verify

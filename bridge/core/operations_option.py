@@ -1,12 +1,23 @@
-"""The option `operations`: whether XLA compiles a module, or TensorFlow's own operations run."""
+"""What the calls of a file run: a module that XLA compiles, or TensorFlow's own operations.
+
+The options are `operations` and, for the second, `for_converters`.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
 from xla_call_module.errors import StructureError
 
-__all__ = ["OPERATIONS", "XLA", "OperationsOption", "parse_operations"]
+__all__ = [
+    "OPERATIONS",
+    "XLA",
+    "OperationsOption",
+    "parse_operations",
+    "refuse_for_converters",
+    "resolve_order",
+]
 
 # The default, and what the verbs take besides.
 OperationsOption = Literal["xla", "tensorflow"]
@@ -14,14 +25,45 @@ OPERATIONS: tuple[OperationsOption, ...] = get_args(OperationsOption)
 XLA: OperationsOption = "xla"
 
 
-def parse_operations(operations: object) -> bool:
+def parse_operations(operations: object, *, for_converters: bool = False) -> bool:
     """Return whether calls run as TensorFlow's own operations.
 
+    Args:
+        operations: one of `OPERATIONS`.
+        for_converters: whether converters are to read the operations.
+
     Raises:
-        StructureError: it is none of `OPERATIONS`.
+        StructureError: it is none of `OPERATIONS`, or converters are to read a module.
     """
     if operations not in OPERATIONS:
         raise StructureError(
             f"operations is {operations!r}; expected one of {', '.join(map(repr, OPERATIONS))}."
         )
+    if for_converters and operations == XLA:
+        raise StructureError(
+            f"for_converters=True is for a file of TensorFlow's own operations, and operations is "
+            f"{operations!r}, a module that no converter reads. To do: pass "
+            'operations="tensorflow", or leave out for_converters.'
+        )
     return operations != XLA
+
+
+def resolve_order(gradient_order: int | None, *, for_converters: bool) -> int:
+    """Return the order of the gradients of a file, where it need not be given."""
+    if gradient_order is None:
+        return 0 if for_converters else 1
+    return gradient_order
+
+
+def refuse_for_converters(options: Mapping[str, Any], verb: str) -> None:
+    """Refuse `for_converters` where TensorFlow runs what is written.
+
+    Raises:
+        StructureError: it is among the options.
+    """
+    if options.get("for_converters"):
+        raise StructureError(
+            f"{verb} writes what TensorFlow runs, and for_converters=True what others read, whose "
+            "numbers TensorFlow's optimizer may change. To do: leave out for_converters, or write "
+            "a file for converters with bridge.save."
+        )

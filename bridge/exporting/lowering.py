@@ -11,7 +11,13 @@ from typing import Any
 import jax
 from jax import export, tree_util
 
-from bridge.core._jax import callback_frames, missing_rule, replace_vjp, unstable_calls
+from bridge.core._jax import (
+    callback_frames,
+    missing_rule,
+    replace_vjp,
+    trace_with_symbolic_solves,
+    unstable_calls,
+)
 from bridge.core.explaining import calls_back, explain_tracing
 from bridge.exporting.call_check import Passed, check_call
 from bridge.exporting.trace_errors import explain_refusal
@@ -76,7 +82,7 @@ def export_for(
         return _export(fun, args, kwargs, platforms=names, disabled_checks=disabled_checks)
 
     try:
-        return export_on(platforms)
+        return trace_with_symbolic_solves(lambda: export_on(platforms))
     except Exception as error:
         check_call(fun, args, kwargs, name=name, passed=passed, error=error)
         explained = explain_tracing(name, error)

@@ -24,6 +24,7 @@ except ImportError as error:
         "bridge.serving.compose", "TensorFlow", extra="tensorflow"
     ) from error
 
+from bridge.core.operations_option import refuse_for_converters
 from bridge.exporting.environment import describe_environment, source_file
 from bridge.save import SaveOptions, save
 from bridge.serving.keywords import check_keywords
@@ -133,6 +134,7 @@ def compose(
         >>> bridge.load(folder).signatures["bare"](np.ones((2, 3), "float32"))
         Array([3., 3.], dtype=float32)
     """
+    refuse_for_converters(options, "bridge.serving.compose")
     check_keywords(compose, options, SaveOptions)
     kind, manifest = parse_method(method, classes), options.pop("manifest", False)
     if is_remote(path):

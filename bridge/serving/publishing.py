@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias, Unpack
 from jax import export
 
 from bridge.batching.batch_sizes import parse_sizes
+from bridge.core.operations_option import refuse_for_converters
 from bridge.diff import diff
 from bridge.inspecting.wording import printable
 from bridge.inspecting.written_file import WrittenFile, facts_of
@@ -252,6 +253,7 @@ def publish(
         >>> second.version, second.warmup
         (2, 2)
     """
+    refuse_for_converters(options, "bridge.serving.publish")
     check_keywords(publish, options, PublishOptions)
     base = open_base_path(base_path)
     _check_numbers(version, keep)

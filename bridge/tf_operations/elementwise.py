@@ -13,7 +13,7 @@ from bridge.core_ops.softmaxes import fuse_log_softmax, fuse_softmax
 from bridge.core_ops.stablehlo_operation import Emit, Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.size_arithmetic import compare_sizes, compute_sizes
-from bridge.graphs.values import Value
+from bridge.graphs.values import Value, constant_array
 from bridge.tf_operations.bits import in_total_order
 from bridge.tf_operations.complex_arithmetic import (
     divide,
@@ -24,7 +24,6 @@ from bridge.tf_operations.complex_arithmetic import (
     size,
     split,
 )
-from bridge.tf_operations.fusions import fuse_affine, fuse_mean
 from bridge.tf_operations.linear_algebra import fuse_triangle
 from bridge.tf_operations.operation_graph import Graph
 from bridge.tf_operations.pooling import fuse_mean_of_windows
@@ -40,12 +39,6 @@ def _arithmetic(op_type: str, of_bools: str) -> Emit:
     return lambda graph, op: elementary.compute(graph, op, op_type, of_bools)
 
 
-def _add(graph: Graph, op: Operation) -> Value:
-    left, right = op.operands
-    fused = fuse_affine(graph, left, right) if left.is_float else None
-    return fused or elementary.compute(graph, op, "Add", "Or")
-
-
 def _subtract(graph: Graph, op: Operation) -> Value:
     left, right = op.operands
     if left.is_float and (fused := fuse_log_softmax(graph, left, right)) is not None:
@@ -53,18 +46,9 @@ def _subtract(graph: Graph, op: Operation) -> Value:
     return elementary.compute(graph, op, "Sub", "NotEqual")
 
 
-_ORDERS = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-
-
 def _not(graph: Graph, op: Operation) -> Value:
-    """Return the complement; of an order, of which Grappler would make the other one."""
     (value,) = op.operands
-    if value.dtype != bool:
-        return nodes.elementwise(graph, "BitwiseNot", value)
-    source = graph.producer(value)
-    if source is not None and source.op_type in _ORDERS:
-        return nodes.elementwise(graph, "NotEqual", value, True)
-    return nodes.elementwise(graph, "Not", value)
+    return nodes.elementwise(graph, "Not" if value.dtype == bool else "BitwiseNot", value)
 
 
 def _abs(graph: Graph, op: Operation) -> Value:
@@ -90,7 +74,7 @@ def _sign(graph: Graph, op: Operation) -> Value:
         return nodes.cast(graph, do("NotEqual", value, 0), value.dtype)
     if is_complex(value):
         length = size(graph, value)
-        quotient = do("Div", value, join(graph, length, nodes.constant_like(length, 0)))
+        quotient = join(graph, *(do("Div", part, length) for part in split(graph, value)))
         return nodes.where(graph, do("Equal", length, 0), value, quotient)
     sign = do("Sign", value)
     if not value.is_float:
@@ -147,10 +131,27 @@ def _divide(graph: Graph, op: Operation) -> Value:
         return divide_integers(graph, op)
     if is_complex(dividend):
         return divide(graph, dividend, divisor)
-    for fuse in (fuse_softmax, fuse_mean, fuse_mean_of_windows):
+    for fuse in (fuse_softmax, fuse_mean_of_windows):
         if (fused := fuse(graph, dividend, divisor)) is not None:
             return fused
+    reciprocal = _reciprocal(divisor)
+    if reciprocal is not None:
+        return nodes.elementwise(graph, "Mul", dividend, reciprocal)
     return nodes.elementwise(graph, "Div", dividend, divisor)
+
+
+def _reciprocal(divisor: Value) -> Value | None:
+    """Return the reciprocal of a constant, by which XLA multiplies in place of a division.
+
+    It is None where it would not be a normal number (xla/hlo/transforms/simplifiers/
+    algebraic_simplifier.cc, `HandleDivide`).
+    """
+    if divisor.array is None or divisor.dtype not in (np.float32, np.float64):
+        return None
+    with np.errstate(all="ignore"):
+        made = (1 / divisor.array).astype(divisor.dtype)
+    is_normal = np.isfinite(made) & (np.abs(made) >= np.finfo(made.dtype).tiny)
+    return constant_array(made).broadcast_to(divisor.shape) if is_normal.all() else None
 
 
 def _remainder(graph: Graph, op: Operation) -> Value:
@@ -243,7 +244,7 @@ RULES = {
         for name, op_type in _SAME.items()
     },
     "stablehlo.abs": Rule(_abs, expand=False),
-    "stablehlo.add": Rule(_add, expand=False),
+    "stablehlo.add": Rule(_arithmetic("Add", "Or"), expand=False),
     "stablehlo.and": Rule(elementary.bitwise("And"), expand=False),
     "stablehlo.atan2": Rule(elementary.native("Atan2"), _ACCURACY, expand=False),
     "stablehlo.cbrt": Rule(elementary.cbrt, _ACCURACY, expand=False),

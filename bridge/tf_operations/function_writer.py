@@ -7,6 +7,7 @@ graph around them as arguments.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,6 +27,9 @@ __all__ = ["FunctionWriter"]
 
 # A constant of no more elements is in each function that needs it, and is no argument of it.
 _MAX_REPEATED = 16
+# What TensorFlow's own loops carry first, and tf2onnx takes every loop to carry: the number
+# of the iteration, and the greatest number of them, which -1 leaves open. With what they begin.
+_COUNTS: Mapping[str, int] = {"loop_counter": 0, "maximum_iterations": -1}
 _STRING, _VARIANT = DType("string", 7, ""), DType("variant", 21, "")
 _FLAG, _INT32, _INT64 = (dtype_from_name(n, where="") for n in ("bool", "int32", "int64"))
 _NO_MASKS: Mapping[str, Any] = dict.fromkeys(
@@ -38,18 +42,21 @@ class FunctionWriter:
 
     Attributes:
         functions: those of the bodies of its loops and branches.
+        for_converters: whether converters are to read them.
     """
 
     functions: list[GraphFunction]
+    for_converters: bool
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, for_converters: bool = False) -> None:
         """Begin with the functions of a graph.
 
         Args:
             name: the name that those of the functions begin with.
+            for_converters: whether converters are to read them.
         """
-        self.functions = []
-        self._name = re.sub(r"\W", "_", name)
+        self.functions, self.for_converters = [], for_converters
+        self._name = re.sub(r"\W", "_", name, flags=re.ASCII)
         self._names: set[str] = set()
 
     def main(self, graph: Graph) -> GraphFunction:
@@ -68,6 +75,7 @@ class FunctionWriter:
         captured: Sequence[tuple[str, np.dtype[Any], Any]],
         *,
         carries: bool = False,
+        counts: bool = False,
     ) -> FunctionName:
         """Return the name of the function of a body, which is written.
 
@@ -77,11 +85,14 @@ class FunctionWriter:
             inputs: its own arguments.
             captured: the values of the graph around it that are arguments behind these.
             carries: whether it returns the captured values, too.
+            counts: whether its first arguments are those of `_COUNTS`, which it returns then, too.
         """
         name = self.unique(kind)
         arguments = [*inputs, *captured]
         passed = captured if carries else ()
         function = self._function(name, graph, graph.nodes, arguments, (), passed)
+        if counts:
+            function = _counting(function, returns=carries)
         self.functions.append(function)
         return FunctionName(name)
 
@@ -154,7 +165,7 @@ class _NodeWriter:
 
     def argument(self, name: str, dtype: np.dtype[Any], shape: Any) -> GraphTensor:
         """Return an argument, to which the value of a name is."""
-        text = self._unique(re.sub(r"\W", "_", name).strip("_") or "argument")
+        text = self._unique(re.sub(r"\W", "_", name, flags=re.ASCII).strip("_") or "argument")
         self._tensors[name] = text
         return GraphTensor(text, _dtype(dtype), _static(shape))
 
@@ -174,7 +185,7 @@ class _NodeWriter:
         kind = _dtype(array.dtype) if dtype is None else dtype
         key = (
             (kind.name, array.shape, array.tobytes())
-            if array.nbytes < 64 and dtype is None
+            if dtype is None and (array.nbytes < 64 or name == "constant")
             else name
         )
         if key not in self._constants:
@@ -194,7 +205,7 @@ class _NodeWriter:
         self, op: str, name: str, inputs: Sequence[str], output: str, attributes: Mapping[str, Any]
     ) -> str:
         """Add a node; return its first output."""
-        node = self._unique(re.sub(r"[^\w./-]", "_", name).lstrip("_/.-") or op)
+        node = self._unique(re.sub(r"[^\w./-]", "_", name, flags=re.ASCII).lstrip("_/.-") or op)
         self.nodes.append(GraphNode(op, node, tuple(inputs), attributes))
         return f"{node}:{output}:0"
 
@@ -257,10 +268,12 @@ class _NodeWriter:
         for output, name in zip(outputs or [""], node.outputs, strict=False):
             self._tensors[name] = f"{text}:{output}:0"
 
-    def listed(self, node: Node, op: str, inputs: Sequence[str], attributes: Any) -> None:
-        """Add an operation with one list of outputs."""
+    def listed(
+        self, node: Node, op: str, inputs: Sequence[str], attributes: Any, *, first: int = 0
+    ) -> None:
+        """Add an operation with one list of outputs, of which the node's begin somewhere."""
         text = self.add(op, node.name, inputs, "output", attributes).split(":")[0]
-        for number, name in enumerate(node.outputs):
+        for number, name in enumerate(node.outputs, first):
             self._tensors[name] = f"{text}:output:{number}"
 
     def alias(self, node: Node, tensor: str) -> None:
@@ -295,21 +308,62 @@ def _types(writer: _NodeWriter, names: Sequence[str]) -> list[tuple[str, np.dtyp
 
 def _while(writer: _NodeWriter, node: Node) -> None:
     cond, body = node.attributes["cond"], node.attributes["body"]
+    counts = writer.functions.for_converters
     captured = _types(writer, writer.captured([cond, body]))
     shapes = [_static(each.shape) for each in body.inputs]
     functions = {
-        "cond": writer.functions.body("cond", cond, _inputs_of(cond), captured),
-        "body": writer.functions.body("body", body, _inputs_of(body), captured, carries=True),
+        "cond": writer.functions.body("cond", cond, _inputs_of(cond), captured, counts=counts),
+        "body": writer.functions.body(
+            "body", body, _inputs_of(body), captured, carries=True, counts=counts
+        ),
     }
     dtypes = [_dtype(dtype) for _, dtype, _ in [*_inputs_of(body), *captured]]
-    attributes = {
+    attributes: dict[str, Any] = {
         **functions,
         "T": dtypes,
         "output_shapes": [*shapes, *(_static(shape) for *_, shape in captured)],
         "parallel_iterations": 10,
     }
     inputs = [writer.tensor(name) for name in (*node.inputs, *(name for name, *_ in captured))]
-    writer.listed(node, "StatelessWhile", inputs, attributes)
+    if counts:
+        attributes["T"] = [*[_INT32] * len(_COUNTS), *dtypes]
+        attributes["output_shapes"] = [*[()] * len(_COUNTS), *attributes["output_shapes"]]
+        inputs = [*map(writer.number, _COUNTS.values()), *inputs]
+    # TensorFlow computes what is stateless and depends on constants alone when it prepares a
+    # function, and there each iteration of a loop is a call inside of the one before, until the
+    # stack ends (tensorflow/core/common_runtime/constant_folding.cc). What is stateful it leaves.
+    writer.listed(node, "While", inputs, attributes, first=len(_COUNTS) if counts else 0)
+
+
+def _counting(function: GraphFunction, *, returns: bool) -> GraphFunction:
+    """Return a function of a loop that takes what TensorFlow's own loops have first.
+
+    Args:
+        function: the condition or the body of the loop, as it would be without.
+        returns: whether it is the body, which returns these, too.
+    """
+    taken = tuple(GraphTensor(name, _INT32, ()) for name in _COUNTS)
+    nodes, ends = function.nodes, function.results
+    if returns:
+        counter, limit = _COUNTS
+        one = GraphNode(
+            "Const", f"{counter}_one", (), {"dtype": _INT32, "value": np.array(1, np.int32)}
+        )
+        following = GraphNode(
+            "AddV2", f"{counter}_next", (counter, f"{one.name}:output:0"), {"T": _INT32}
+        )
+        nodes = (*nodes, one, following)
+        sources = (f"{following.name}:z:0", limit)
+        ends = (
+            *(GraphTensor(f"result_{n}", _INT32, (), source) for n, source in enumerate(sources)),
+            *(
+                dataclasses.replace(end, name=f"result_{n}")
+                for n, end in enumerate(ends, len(sources))
+            ),
+        )
+    return dataclasses.replace(
+        function, arguments=(*taken, *function.arguments), nodes=nodes, results=ends
+    )
 
 
 def _inputs_of(graph: TensorGraph) -> list[tuple[str, np.dtype[Any], Any]]:
@@ -330,7 +384,7 @@ def _if(writer: _NodeWriter, node: Node) -> None:
         "output_shapes": [_static(writer.graph.shape_of(name)) for name in node.outputs],
     }
     inputs = [writer.tensor(name) for name in (*node.inputs, *(name for name, *_ in captured))]
-    writer.listed(node, "StatelessIf", inputs, attributes)
+    writer.listed(node, "If", inputs, attributes)  # a branch may have loops
 
 
 def _slice(writer: _NodeWriter, node: Node) -> None:
@@ -503,12 +557,17 @@ def _cumulative(writer: _NodeWriter, node: Node) -> None:
 
 
 def _assert(writer: _NodeWriter, node: Node) -> None:
-    message = np.array(node.attributes["message"].encode(), object)
-    text = writer.constant(message, f"{node.name}/message", _STRING)
+    """Write Assert, which prints values behind the message, where they are #1, #2 and so on."""
     condition, *values = map(writer.tensor, node.inputs)
     dtypes = [_dtype(writer.graph.dtype_of(name)) for name in node.inputs[1:]]
-    attributes = {"T": [_STRING, *dtypes], "summarize": 3}
-    writer.named(node, "Assert", [condition, text, *values], attributes, [])
+    message, count = re.subn(
+        r"\{(\d+)\}", lambda match: f"#{int(match[1]) + 1}", node.attributes["message"]
+    )
+    if count:
+        message += f" In this call {', '.join(f'#{n + 1}' for n in range(len(values)))} are:"
+    text = np.array(message.encode(), object)
+    inputs = [condition, writer.constant(text, f"{node.name}/message", _STRING), *values]
+    writer.named(node, "Assert", inputs, {"T": [_STRING, *dtypes], "summarize": 3}, [])
 
 
 def _packed(writer: _NodeWriter, node: Node) -> None:
@@ -532,7 +591,6 @@ _SPECIAL: Mapping[str, Callable[[_NodeWriter, Node], None]] = {
     "Pad": _pad,
     PACKED: _packed,
     "ReduceMax": _reduction,
-    "ReduceMean": _reduction,
     "ReduceMin": _reduction,
     "ReduceProd": _reduction,
     "ReduceSum": _reduction,

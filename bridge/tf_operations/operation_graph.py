@@ -1,4 +1,4 @@
-"""The graph of TensorFlow's operations while it is built: missing kernels, Grappler's rewrites."""
+"""The graph of TensorFlow's operations while it is built, of dtypes that have kernels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import Input, TensorGraph
 from bridge.graphs.values import Value, constant_array, of_size
 from bridge.tf_operations import pooling
-from bridge.tf_operations.signatures import computation_dtype, has_kernel, signature_of
-from xla_call_module.size_polynomials import Dim, Shape
+from bridge.tf_operations.ranks import within_kernel
+from bridge.tf_operations.signatures import (
+    computation_dtype,
+    has_kernel,
+    max_rank,
+    signature_of,
+)
+from xla_call_module.size_polynomials import Dim, Shape, is_static
 
 __all__ = ["VARIANT", "Graph", "ListedRow"]
 
@@ -39,31 +45,38 @@ class ListedRow:
     row: Value
     index: Value
 
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """The dtype of the rows in the list."""
+        return computation_dtype("TensorListStack", self.row.dtype)
+
     def reserve(self, graph: Graph, array: Value) -> Value:
         """Return a list for all rows of an array."""
         count = nodes.reshape(graph, graph.vector(array.shape[:1]), ())
         inputs = [graph.vector(array.shape[1:]), graph.expand(nodes.cast(graph, count, np.int32))]
         return graph.node(
-            "TensorListReserve", inputs, shape=(), dtype=VARIANT, element_dtype=array.dtype
+            "TensorListReserve", inputs, shape=(), dtype=VARIANT, element_dtype=self.stored
         )
 
     def write(self, graph: Graph, name: str) -> Value:
         """Return the list of a name with the row in it."""
         rows = Value(VARIANT, (), (), name)
-        inputs = [rows, graph.expand(self.index), graph.expand(self.row)]
-        return graph.node("TensorListSetItem", inputs, shape=(), element_dtype=self.row.dtype)
+        row = graph.cast(self.row, self.stored)
+        inputs = [rows, graph.expand(self.index), graph.expand(row)]
+        return graph.node("TensorListSetItem", inputs, shape=(), element_dtype=self.stored)
 
     def stack(self, graph: Graph, rows: Value, array: Value) -> Value:
         """Return an array of the rows in a list."""
         shape = nodes.cast(graph, graph.vector(array.shape[1:]), np.int32)
-        return graph.node(
+        made = graph.node(
             "TensorListStack",
             [rows, graph.expand(shape)],
             shape=array.shape,
-            dtype=array.dtype,
-            element_dtype=array.dtype,
+            dtype=self.stored,
+            element_dtype=self.stored,
             num_elements=array.shape[0] if isinstance(array.shape[0], int) else -1,
         )
+        return graph.cast(made, array.dtype)
 
 
 Rows = Callable[[Any, Sequence[Value], Sequence[Value]], Mapping[int, ListedRow]]
@@ -74,16 +87,20 @@ class Graph(TensorGraph):
 
     Attributes:
         assertions: the names of the nodes that assert something, on which nothing else depends.
+        for_converters: whether converters are to read it.
     """
 
     format = "TensorFlow"
+    max_padded_rank = max_rank("Pad")
     zero_copies = False
     assertions: list[str]
+    for_converters: bool
 
-    def __init__(self, *, outer: Graph | None = None) -> None:
+    def __init__(self, *, outer: Graph | None = None, for_converters: bool = False) -> None:
         """Make an empty graph, which may be one inside of another."""
         super().__init__(outer=outer)
         self.assertions = [] if outer is None else outer.assertions
+        self.for_converters = for_converters if outer is None else outer.for_converters
         self._dtypes: dict[str, np.dtype[Any]] = {} if outer is None else outer._dtypes
 
     def dtype_of(self, name: str) -> np.dtype[Any]:
@@ -117,6 +134,8 @@ class Graph(TensorGraph):
         """
         if op_type == "Div" and "int" in results[0][1].name:
             op_type = "IntegerDiv"
+        if op_type == "Reshape" and self.for_converters:
+            inputs = _with_computed_shape(self, inputs, results[0][0])
         signature = signature_of(op_type)
         alike = (
             [] if signature is None else [text == "T" for text in _inputs(signature.inputs, inputs)]
@@ -141,21 +160,6 @@ class Graph(TensorGraph):
         if len(names) > len(others) and not set(others) <= _FLOAT8_SOURCES:
             value = super().cast(value, np.dtype(np.float32))
         return super().cast(value, dtype)
-
-    def hidden(self, value: Value) -> Value:
-        """Return a constant that Grappler takes for none; any other value as it is.
-
-        It computes roots in place of powers, zeros in place of products with 0, and a negation in
-        place of a difference from 0, of which there is none for unsigned integers. That it takes a
-        product with the reciprocal in place of a quotient by a constant is what XLA does, too.
-        """
-        if value.array is None:
-            return value
-        shape = value.unbroadcast_shape
-        made = self._add(
-            "PlaceholderWithDefault", [value], [(shape, value.dtype)], {"shape": shape}
-        )
-        return made[0].broadcast_to(value.shape)
 
     def loop(
         self,
@@ -280,10 +284,9 @@ class Graph(TensorGraph):
         attributes: Mapping[str, Any],
     ) -> list[Value] | None:
         given = [value for value in inputs if value is not None]
-        guard = _GUARDS.get(op_type)
-        if guard is not None and (place := guard(given)) is not None:
-            hidden = [self.hidden(v) if n == place else v for n, v in enumerate(given)]
-            return self._add(op_type, hidden, results, attributes)
+        within = within_kernel(self, op_type, given, results, attributes)
+        if within is not None:
+            return within
         replacement = _REPLACEMENTS.get(op_type)
         return None if replacement is None else replacement(self, given, results, attributes)
 
@@ -309,32 +312,26 @@ def _inputs(texts: Sequence[str], inputs: Sequence[object]) -> list[str]:
     return [*expanded, *[""] * (len(inputs) - len(expanded))]
 
 
-def _zero(inputs: Sequence[Value]) -> int | None:
-    """Return the place of a constant of floating-point zeros among others."""
-    for place, value in enumerate(inputs):
-        if value.array is not None and value.is_float and not (value.array != 0).all():
-            return place
-    return None
+def _with_computed_shape(
+    graph: Graph, inputs: Sequence[Value | None], shape: Sequence[Dim | None]
+) -> Sequence[Value | None]:
+    """Return the inputs of Reshape, with all sizes where a converter would take -1 for one.
 
+    That to TFLite moves a transposition behind a Reshape, with the constant as its new shape
+    (tensorflow/compiler/mlir/lite/transforms/optimize_pass.cc, `ReorderTransposeReshapeTranspose`),
+    and makes a transposition of a product whose first factor alone is a constant.
+    """
+    value, sizes = inputs
+    if value is None or sizes is None or sizes.array is None or not (sizes.array < 0).any():
+        return inputs
+    source = graph.producer(value)
+    is_moved = source is not None and source.op_type == "Transpose"
+    if source is not None and source.op_type in ("BatchMatMulV2", "MatMul"):
+        left = graph.shape_of(source.inputs[0])
+        is_moved = left is not None and is_static(left)
+    dims = [dim for dim in shape if dim is not None]
+    return [value, graph.vector(dims)] if is_moved and len(dims) == len(shape) else inputs
 
-def _zero_of_unsigned(inputs: Sequence[Value]) -> int | None:
-    first = inputs[0]
-    if first.array is not None and (first.is_unsigned or first.is_float):
-        return 0 if not (first.array != 0).all() else None
-    return None
-
-
-def _rewritten_exponent(inputs: Sequence[Value]) -> int | None:
-    exponent = inputs[1].array
-    return None if exponent is None or not np.isin(np.abs(exponent), (0.5, 0, 1)).any() else 1
-
-
-# For each operation the place of the constant that Grappler must not see, if there is one.
-_GUARDS: Mapping[str, Callable[[Sequence[Value]], int | None]] = {
-    "Mul": _zero,
-    "Pow": _rewritten_exponent,
-    "Sub": _zero_of_unsigned,
-}
 
 _Results = Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]]
 
@@ -353,7 +350,8 @@ def _gather_nd(
         for axis in range(count)
     ]
     whole = nodes.concat(graph, [*columns, indices], indices.rank - 1)
-    return graph._add("GatherND", [value, whole], results, {})
+    ((result, _),) = results
+    return [graph.node("GatherND", [value, whole], shape=result)]
 
 
 def _matmul(
@@ -424,7 +422,7 @@ def _with_nan(graph: Graph, softmax: Value, value: Value) -> Value:
     """Return NaN for rows with NaN or infinity, of which oneDNN's Softmax makes zeros."""
     axes = graph.vector([value.rank - 1])
     most = graph.node("ReduceMax", [value, axes], shape=(*value.shape[:-1], 1), keepdims=1)
-    zero = graph.hidden(nodes.constant_like(value, 0))
+    zero = nodes.constant_like(value, 0)
     nothing = graph.node("Mul", [most, zero], shape=most.shape)
     return nodes.elementwise(graph, "Add", softmax, nothing)
 

@@ -96,12 +96,15 @@ class Library:
         operations: for the calls that are written as functions of plain operations their graphs.
         concrete: the functions that the object graph knows.
         mutex: the name of what functions of plain operations hold while they change variables.
+        for_converters: whether converters are to read them, which know nothing that refuses shapes
+            or gradients.
     """
 
     proto: Proto
     operations: Mapping[CallModule, TensorFlowGraph] = field(default_factory=dict)
     concrete: list[ConcreteFunction] = field(default_factory=list)
     mutex: str = ""
+    for_converters: bool = False
     _added: dict[str, Proto] = field(default_factory=dict)
     _graphs: dict[CallModule, str] = field(default_factory=dict)
 
@@ -127,7 +130,8 @@ class Library:
         if call not in self._graphs:
             main, *_ = encode_graph(self.operations[call], self.new_function)
             self._graphs[call] = main.signature.name
-        to_function_call(node, self._graphs[call])
+        is_opaque = not self.operations[call].for_converters
+        to_function_call(node, self._graphs[call], is_opaque=is_opaque)
 
     def add_functions(self, definitions: Sequence[bytes]) -> None:
         """Add functions that somebody else wrote, and that modules call by their names.
@@ -277,7 +281,7 @@ class Body:
 
     def ensure_shape(self, tensor: Tensor, spec: TensorSpec) -> Tensor:
         """Return the tensor, which TensorFlow refuses by name where rank or static sizes differ."""
-        if spec.shape is None:
+        if spec.shape is None or self.library.for_converters:
             return tensor
         node = self._of_one("EnsureShape", f"{tensor.node}_shape", tensor, spec)
         fill_shape(node.attr["shape"].shape, spec.static_shape)
@@ -305,7 +309,7 @@ class Body:
 
     def prevent_gradient(self, tensor: Tensor, spec: TensorSpec, message: str) -> Tensor:
         """Return the tensor, whose gradient TensorFlow refuses with a LookupError that says why."""
-        if not message or not spec.dtype.differentiable:
+        if not message or not spec.dtype.differentiable or self.library.for_converters:
             return tensor
         node = self._of_one("PreventGradient", "PreventGradient", tensor, spec)
         node.attr["message"].s = message.encode()

@@ -17,11 +17,13 @@ from savedmodel.protos.structures import fill_shape
 from savedmodel.protos.tensor_values import fill_tensor
 from savedmodel.tensorflow_graph import FunctionName, GraphFunction, GraphNode, TensorFlowGraph
 from xla_call_module.dtypes import DType
+from xla_call_module.node import NOT_INLINED, NOT_OPTIMIZED
 
 __all__ = ["encode_graph", "serialize_graph"]
 
 # Operations that run for their effect alone.
 _EFFECTS = frozenset({"Assert"})
+_STATEFUL = _EFFECTS | {"If", "While"}
 _DIGITS = 16
 
 
@@ -56,6 +58,10 @@ def encode_graph(
     }
     for function, proto in zip(functions, protos, strict=True):
         _fill_function(proto, function, names)
+        if not graph.for_converters:
+            proto.attr[NOT_OPTIMIZED].b = True
+    if not graph.for_converters:
+        protos[0].attr[NOT_INLINED].b = True
     return tuple(protos)
 
 
@@ -89,8 +95,9 @@ def _fill_function(proto: Proto, function: GraphFunction, names: Mapping[str, st
         proto.ret[result.name] = result.source
     for node in function.nodes:
         _fill_node(proto.node_def.add(name=node.name, op=node.op, input=node.inputs), node, names)
-        if node.op in _EFFECTS:
+        if node.op in _STATEFUL:
             proto.signature.is_stateful = True
+        if node.op in _EFFECTS:
             proto.signature.control_output.append(node.name)
             proto.control_ret[node.name] = node.name
 

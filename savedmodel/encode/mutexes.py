@@ -12,10 +12,20 @@ from typing import Any
 from savedmodel.protos.schema import Proto
 from xla_call_module.node import is_call
 
-__all__ = ["compile_whole", "hold_mutex", "mutex_name", "to_compiled", "to_mutexes"]
+__all__ = [
+    "compile_whole",
+    "hold_mutex",
+    "lock_nothing",
+    "mutex_name",
+    "to_compiled",
+    "to_mutexes",
+    "to_open",
+]
 
 # tensorflow/compiler/jit/defs.cc, which `tf.function(jit_compile=True)` sets, too.
 _MUST_COMPILE = "_XlaMustCompile"
+# What is to be compiled whole or to hold a mutex again, where nobody locks variables.
+_ATOMIC = "_jax_atomic"
 _MUTEX, _LOCK, _UNLOCK = "mutex", "mutex_lock", "mutex_unlock"
 _READ, _ASSIGN = "ReadVariableOp", "AssignVariableOp"
 
@@ -74,8 +84,10 @@ def to_mutexes(graph: Proto, name: str) -> None:
     """
     changed = set()
     for function in graph.library.function:
-        if _is_compiled(function) and (_has_call(function) or _only_reads(function)):
+        is_compiled = _is_compiled(function) and (_has_call(function) or _only_reads(function))
+        if is_compiled:
             del function.attr[_MUST_COMPILE]
+        if _take_mark(function) or is_compiled:
             hold_mutex(function, name)
             changed.add(str(function.signature.name))
     for node in _callers(graph, changed):
@@ -87,12 +99,43 @@ def to_compiled(graph: Proto) -> None:
     """Let XLA compile the functions of a GraphDef that hold a mutex."""
     changed = set()
     for function in graph.library.function:
-        if any(node.op == "MutexLock" and node.name == _LOCK for node in function.node_def):
+        locks = any(node.op == "MutexLock" and node.name == _LOCK for node in function.node_def)
+        if locks:
             _release_mutex(function)
+        if _take_mark(function) or locks:
             compile_whole(function)
             changed.add(str(function.signature.name))
     for node in _callers(graph, changed):
         compile_whole(node)
+
+
+def lock_nothing(function: Proto) -> None:
+    """Let a function run without a mutex, and say that it is to have one where it is opaque."""
+    for node in function.node_def:
+        if node.op in (_READ, _ASSIGN):
+            node.attr[_ATOMIC].b = True
+
+
+def _take_mark(function: Proto) -> bool:
+    """Return whether a function is to be atomic and is not; it is not marked as one any more."""
+    marked = [node for node in function.node_def if _ATOMIC in node.attr]
+    for node in marked:
+        del node.attr[_ATOMIC]
+    return bool(marked)
+
+
+def to_open(graph: Proto) -> None:
+    """Let nothing be held while the functions of a GraphDef run, and nobody compile them."""
+    to_compiled(graph)
+    changed = set()
+    for function in graph.library.function:
+        if _is_compiled(function):
+            del function.attr[_MUST_COMPILE]
+            lock_nothing(function)
+            changed.add(str(function.signature.name))
+    for node in _callers(graph, changed):
+        if _MUST_COMPILE in node.attr:
+            del node.attr[_MUST_COMPILE]
 
 
 def _release_mutex(function: Proto) -> None:

@@ -25,7 +25,7 @@ from savedmodel.encode.body import (
     set_function_call,
 )
 from savedmodel.encode.gradients import Sources, needed_arguments, write_call
-from savedmodel.encode.mutexes import compile_whole, hold_mutex
+from savedmodel.encode.mutexes import compile_whole, hold_mutex, lock_nothing
 from savedmodel.model import Function, Parameter, Variable
 from savedmodel.protos.schema import Proto
 from savedmodel.protos.structures import (
@@ -86,8 +86,8 @@ def write_atomic_call(
     returned = [index for index in range(len(results)) if index not in function.assigned]
     for position, index in enumerate(returned):
         step.add_output(f"output_{position}", call.results[index], results[index])
-    mutex = body.library.mutex if function.operations else ""
-    _make_atomic(step, mutex)
+    is_compiled = not function.operations
+    _make_atomic(step, is_compiled=is_compiled)
     concrete = step.finish(
         input_signature=encode_structure(
             as_tuple([as_tuple([*map(Leaf, taken)]), as_dict({})]),
@@ -107,7 +107,7 @@ def write_atomic_call(
     set_function_call(
         node, concrete.name, types, [call.results[index].dtype.enum for index in returned]
     )
-    if not mutex:
+    if is_compiled:
         compile_whole(node)
     node.attr["_gradient_op_type"].s = _GRADIENT_OF_CALL
     body.add_effect(node.name)
@@ -136,12 +136,17 @@ class StateReader:
             compile_whole(node)
 
 
-def _make_atomic(body: Body, mutex: str) -> None:
-    """Let XLA compile a function as a whole, or let it run while it holds a mutex."""
-    if mutex:
-        hold_mutex(body.proto, mutex)
-    else:
+def _make_atomic(body: Body, *, is_compiled: bool) -> None:
+    """Let XLA compile a function as a whole, or let it run while it holds a mutex.
+
+    What converters are to read does neither.
+    """
+    if is_compiled:
         compile_whole(body.proto)
+    elif body.library.for_converters:
+        lock_nothing(body.proto)
+    else:
+        hold_mutex(body.proto, body.library.mutex)
 
 
 def write_state_reader(
@@ -155,6 +160,6 @@ def write_state_reader(
         variable = variables[index]
         spec = TensorSpec(variable.shape, variable.dtype, variable.name)
         body.add_output(f"state_{index}", spec, body.read_variable(index, variable))
-    _make_atomic(body, library.mutex if library.operations else "")
+    _make_atomic(body, is_compiled=not library.operations)
     body.finish_shapes()
     return StateReader(body.name, tuple(sorted(state)), is_compiled=not library.operations)

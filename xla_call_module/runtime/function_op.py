@@ -15,7 +15,15 @@ from xla_call_module._tf import (
 )
 from xla_call_module.call import CallModule
 from xla_call_module.checks import SHAPE_ASSERTIONS
-from xla_call_module.node import FUNCTION_CALL, OP, encode_node, to_function_call
+from xla_call_module.node import (
+    FUNCTION_CALL,
+    NO_OPTIMIZER,
+    NOT_INLINED,
+    NOT_OPTIMIZED,
+    OP,
+    encode_node,
+    to_function_call,
+)
 from xla_call_module.runtime.op import Op, scope_name
 from xla_call_module.runtime.shape_guard import read_check
 from xla_call_module.shape_checks import ShapeCheck, refusal_text
@@ -26,7 +34,7 @@ __all__ = ["FunctionOp"]
 class FunctionOp(Op):
     """One call whose node runs a function of TensorFlow's own operations, on whatever device."""
 
-    __slots__ = ("_assert_shapes", "_definitions", "_traced")
+    __slots__ = ("_assert_shapes", "_definitions", "_dtypes", "_traced")
 
     def __init__(
         self,
@@ -48,13 +56,16 @@ class FunctionOp(Op):
         super().__init__(call, read_check=read_check)
         self._definitions = tuple(definitions)
         self._assert_shapes = assert_shapes and SHAPE_ASSERTIONS not in self.disabled_checks
+        self._dtypes = [tf.as_dtype(spec.dtype.enum) for spec in call.results]
         self._traced: Any = None
 
     def run(self, operands: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The results in eager mode."""
         function = self._function_of_operations()
         with stop_recording():  # TensorFlow's gradients of the operations are not those of JAX
-            results: list[tf.Tensor] = list(function(*operands))
+            results: list[tf.Tensor] = tf.raw_ops.StatefulPartitionedCall(
+                args=list(operands), Tout=self._dtypes, f=function, config_proto=NO_OPTIMIZER
+            )
         return results
 
     def add_to_graph(
@@ -76,7 +87,7 @@ class FunctionOp(Op):
                 graph,
                 FUNCTION_CALL,
                 list(operands),
-                [tf.as_dtype(spec.dtype.enum) for spec in self.call.results],
+                self._dtypes,
                 attrs=dict(node.attr),
                 name=scope_name(self.call.name),
             )
@@ -119,7 +130,12 @@ class FunctionOp(Op):
                     tf.TensorSpec(spec.static_shape, tf.as_dtype(spec.dtype.enum), f"arg_{index}")
                     for index, spec in enumerate(self.call.operands)
                 ]
-                function = tf.function(run, input_signature=signature, autograph=False)
+                function = tf.function(
+                    run,
+                    input_signature=signature,
+                    autograph=False,
+                    experimental_attributes={NOT_INLINED: True, NOT_OPTIMIZED: True},
+                )
                 self._traced = function.get_concrete_function()
         return self._traced
 

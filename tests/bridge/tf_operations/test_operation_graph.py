@@ -1,4 +1,4 @@
-"""What the graph makes of operations that TensorFlow lacks, or that Grappler changes."""
+"""What the graph makes of operations that TensorFlow lacks."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ class Outcome:
         compared: how many elements were.
         skipped: how many were not, since they jump.
         warned: the warnings.
+        comparisons: how many arrays were compared.
     """
 
     check: str
@@ -39,6 +40,7 @@ class Outcome:
     compared: int = 0
     skipped: int = 0
     warned: tuple[str, ...] = ()
+    comparisons: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Without what is empty."""
