@@ -36,6 +36,7 @@ from bridge.cli.export_command import add_export, run_export_command
 from bridge.cli.inspect_command import add_inspect, run_inspect
 from bridge.cli.serve_command import add_serve, run_serve
 from bridge.cli.update_command import add_update, run_update
+from bridge.core.operations_option import OPERATIONS
 from bridge.formats.format_registry import all_formats, file_names
 from bridge.verify import verify
 from savedmodel.files.model_folder import read_one_version
@@ -304,6 +305,12 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force", action="store_true", help="make a new version although nothing has changed"
     )
+    parser.add_argument(
+        "--operations",
+        choices=OPERATIONS,
+        help="what MODEL's copy runs: TensorFlow's own operations, on every server, which is the "
+        "default, or its modules, which XLA compiles where the server has the option for it",
+    )
 
 
 def _add_rollback(parser: argparse.ArgumentParser) -> None:
@@ -318,6 +325,7 @@ def _run_publish(options: argparse.Namespace) -> int:
 
     if options.model is None and options.weights is None:
         options.parser.error("MODEL or --weights is required")
+    operations = {} if options.operations is None else {"operations": options.operations}
     published = publish(
         options.model,
         options.base_path,
@@ -329,6 +337,7 @@ def _run_publish(options: argparse.Namespace) -> int:
         name=options.name,
         measure=options.measure,
         force=options.force,
+        **operations,
     )
     _print_published(published, as_json=options.json)
     return 0
