@@ -6,7 +6,7 @@ for the whole process.
 
 from __future__ import annotations
 
-from tests.bridge.serving.servable import disable_xla
+from bridge.core._tf import disable_xla
 from tests.fuzzing.plain_programs.generating import generate
 from tests.fuzzing.programs.suite import clear, run, simpler
 
