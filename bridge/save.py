@@ -271,7 +271,7 @@ def save(
     if options.plain_operations and batch_buckets is not None:
         raise StructureError(
             "batch_buckets are the sizes that XLA compiles programs for, and TensorFlow's own "
-            'operations run every size. To do: leave out batch_buckets, or operations="tensorflow".'
+            'operations run every size. To do: leave out batch_buckets, or pass operations="xla".'
         )
     is_named = isinstance(model, Mapping)
     source = source_file(model) if manifest else None

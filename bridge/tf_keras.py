@@ -199,8 +199,8 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         shape = tf.TensorShape(leaf.shape if hasattr(leaf, "shape") else np.shape(leaf))
         return None if shape.rank is None else tuple(shape), tf.as_dtype(dtype).name
 
-    def _make_weight(self, weight: LayerWeight, value: Any, *, is_state: bool) -> Any:
-        """Return a variable whose name is that of the layer, and then its path in the pytree."""
+    def _make_weight(self, weight: LayerWeight, value: Any, *, name: str, is_state: bool) -> Any:
+        """Return a variable whose name is that of the layer, and then its own."""
 
         def initial(shape: Any, dtype: Any = None, **_: Any) -> Any:
             initial_value = np.zeros(shape, weight.dtype.numpy) if value is None else value
@@ -210,7 +210,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         average = mean if weight.dtype.differentiable else first
         with tf.name_scope(self.name):
             return self.add_weight(
-                name=weight.name,
+                name=name,
                 shape=weight.shape,
                 dtype=weight.dtype.name,
                 initializer=initial,
@@ -220,7 +220,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
             )
 
     def _make_constant(self, constant: LayerWeight, value: Any) -> Any:
-        return self._make_weight(constant, value, is_state=False)
+        return self._make_weight(constant, value, name=constant.name, is_state=False)
 
     def _make_seeds(self, seed: int) -> Any:
         """Return a variable that has the seed and a counter."""

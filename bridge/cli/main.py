@@ -34,7 +34,9 @@ from bridge.cli.convert_command import add_convert, run_convert
 from bridge.cli.explain_command import add_explain, run_explain
 from bridge.cli.export_command import add_export, run_export_command
 from bridge.cli.inspect_command import add_inspect, run_inspect
+from bridge.cli.serve_command import add_serve, run_serve
 from bridge.cli.update_command import add_update, run_update
+from bridge.core.operations_option import OPERATIONS
 from bridge.formats.format_registry import all_formats, file_names
 from bridge.verify import verify
 from savedmodel.files.model_folder import read_one_version
@@ -303,6 +305,12 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force", action="store_true", help="make a new version although nothing has changed"
     )
+    parser.add_argument(
+        "--operations",
+        choices=OPERATIONS,
+        help="what MODEL's copy runs: TensorFlow's own operations, on every server, which is the "
+        "default, or its modules, which XLA compiles where the server has the option for it",
+    )
 
 
 def _add_rollback(parser: argparse.ArgumentParser) -> None:
@@ -317,6 +325,7 @@ def _run_publish(options: argparse.Namespace) -> int:
 
     if options.model is None and options.weights is None:
         options.parser.error("MODEL or --weights is required")
+    operations = {} if options.operations is None else {"operations": options.operations}
     published = publish(
         options.model,
         options.base_path,
@@ -328,6 +337,7 @@ def _run_publish(options: argparse.Namespace) -> int:
         name=options.name,
         measure=options.measure,
         force=options.force,
+        **operations,
     )
     _print_published(published, as_json=options.json)
     return 0
@@ -488,6 +498,7 @@ _COMMANDS = (
     _Command("retarget", "make a SavedModel for an older TensorFlow", _add_retarget, _run_retarget),
     _Command("rollback", "serve an older version again", _add_rollback, _run_rollback),
     _Command("run", "call a function of a file, and show its results", _add_run, _run_run),
+    _Command("serve", "run a model server on this machine, for trying it", add_serve, run_serve),
     _Command("update", "put new weights into a SavedModel", add_update, run_update),
     _Command(
         "verify", "compare a file with JAX in the runtime that serves it", _add_verify, _run_verify

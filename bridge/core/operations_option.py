@@ -12,6 +12,7 @@ from xla_call_module.errors import StructureError
 
 __all__ = [
     "OPERATIONS",
+    "PLAIN",
     "XLA",
     "OperationsOption",
     "parse_operations",
@@ -23,6 +24,7 @@ __all__ = [
 OperationsOption = Literal["xla", "tensorflow"]
 OPERATIONS: tuple[OperationsOption, ...] = get_args(OperationsOption)
 XLA: OperationsOption = "xla"
+PLAIN: OperationsOption = "tensorflow"
 
 
 def parse_operations(operations: object, *, for_converters: bool = False) -> bool:

@@ -19,6 +19,8 @@ from xla_call_module.size_polynomials import Dim, product
 __all__ = ["RULES", "product_operands", "to_result"]
 
 _ELEMENTS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
+# JAX on a CPU takes algorithms that round operands to these, and does not round them.
+_UNROUNDED = ("bf16",)
 # The bits of the fractions of element types, and numbers that are within the bounds of all of them.
 _FRACTIONS = {"bf16": 8, "f16": 11, "f32": 24, "f64": 53, "tf32": 11}
 _LEAST, _GREATEST = 2.0**-14, 2.0**15
@@ -107,11 +109,12 @@ def _dot(graph: TensorGraph, op: Operation) -> Value:
 
 
 def _check_algorithm(op: Operation) -> None:
-    """Refuse a product whose operands are to be rounded first."""
+    """Refuse a product whose operands are to be rounded first, on every processor."""
     for side, value in zip(("lhs", "rhs"), op.operands, strict=True):
         precision = re.search(rf"{side}_precision_type = (\w+)", op.text("algorithm"))
         if (
             precision
+            and precision[1] not in _UNROUNDED
             and precision[1] != _ELEMENTS.get(value.dtype.name)
             and not _is_exact_in(precision[1], value)
         ):

@@ -7,20 +7,22 @@ import json
 import os
 import shutil
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, Unpack
+from typing import Any, Literal, TypeAlias, Unpack, cast
 
 from jax import export
 
 from bridge.batching.batch_sizes import parse_sizes
-from bridge.core.operations_option import refuse_for_converters
+from bridge.core.operations_option import PLAIN, XLA, parse_operations, refuse_for_converters
 from bridge.diff import diff
 from bridge.inspecting.wording import printable
 from bridge.inspecting.written_file import WrittenFile, facts_of
+from bridge.retarget import retarget
 from bridge.save import SaveOptions, save
 from bridge.saving.processes import is_multi_process
 from bridge.serving.base_path import MAX_VERSION, BasePath, open_base_path
@@ -62,7 +64,13 @@ from savedmodel.manifest import (
 )
 from savedmodel.read import read_proto
 from savedmodel.rewrite import copy_files
-from xla_call_module.errors import FormatError, ShardingError, StructureError, shown_as_base
+from xla_call_module.errors import (
+    FormatError,
+    InteropError,
+    ShardingError,
+    StructureError,
+    shown_as_base,
+)
 from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["Published", "publish", "rollback"]
@@ -92,9 +100,8 @@ _UNCHANGED = (
 _OF_A_VERSION = frozenset({FIRST_REQUESTS_FILE, MANIFEST_FILE, PUBLICATION_FILE})
 # Each means that another publisher has finished.
 _ATTEMPTS = 20
-_WITHOUT_FLAGS = (
-    'for servers whose flags are not yours to set, publish it with operations="tensorflow"'
-)
+_FLAG = "The server then needs --xla_cpu_compilation_enabled=true."
+_WITHOUT_FLAGS = 'for servers without this option, publish it with operations="tensorflow"'
 _Made: TypeAlias = "tuple[dict[str, Any], Batching | None, tuple[str, ...]]"
 
 
@@ -181,6 +188,10 @@ def publish(
 ) -> Published:
     """Write a model as the next version below a folder that TensorFlow Serving watches.
 
+    By default the version runs TensorFlow's own operations, on every server and in every batch
+    size. With `operations="xla"` it calls the module, which XLA compiles for each size if the
+    server is started with the option that is returned and printed.
+
     Where the newest version has the same program, weights and files for the server already, there
     is no new one: what is returned is that version, and says that it is `unchanged`.
 
@@ -192,8 +203,8 @@ def publish(
 
     Args:
         model: what `bridge.save` takes, or the folder of a SavedModel of any writer, which is
-            copied as it is, if it is what its manifest says. With `weights` None stands for the
-            newest version.
+            copied, as it is but for `operations`, if it is what its manifest says. With `weights`
+            None stands for the newest version.
         base_path: the folder above the versions.
         weights: new values for variables of the model, which is a SavedModel then; as
             `bridge.update` takes them for `params`. Its program stays byte for byte, its warmup
@@ -223,9 +234,10 @@ def publish(
             `assets.extra/jax_tf_bridge_first_requests.json`.
         force: whether there is a new version although nothing has changed. With `version` there
             always is.
-        options: `params`, `gradient_order` and whatever else `bridge.save` takes; with TensorFlow
-            also `preprocess`, `postprocess`, `request`, `examples`, `method` and `classes` of
-            `bridge.serving.compose`, for a SavedModel in a folder, too.
+        options: `operations`, `"tensorflow"` by default; `params`, `gradient_order` and whatever
+            else `bridge.save` takes; with TensorFlow also `preprocess`, `postprocess`, `request`,
+            `examples`, `method` and `classes` of `bridge.serving.compose`, for a SavedModel in a
+            folder, too.
 
     Raises:
         StructureError: a batch size does not fit the module or its constraints; `version` is
@@ -304,9 +316,8 @@ def _make(
         if weights is None:
             _fill(model, folder, base_path, options)
         else:
-            _refuse_options(options, "weights= are put into a SavedModel")
             _refuse_multi_process(weights, "bridge.update")
-            changes, newest = _fill_with_weights(model, folder, base, weights)
+            changes, newest = _fill_with_weights(model, folder, base, weights, options)
         sizes = parse_sizes(warmup)
         if sizes is None and batching is not None:
             sizes = _bucket_sizes(folder) or _example_sizes(folder, warmup)
@@ -348,7 +359,7 @@ def _equal_version(base: BasePath, folder: Path) -> tuple[str, int] | None:
 
 
 def _fill_with_weights(
-    model: Any, folder: Path, base: BasePath, weights: Any
+    model: Any, folder: Path, base: BasePath, weights: Any, options: PublishOptions
 ) -> tuple[dict[str, Any], int | None]:
     """Write a SavedModel with new values to a folder that does not exist yet.
 
@@ -362,9 +373,12 @@ def _fill_with_weights(
                 "do: pass the folder of one, or None for the newest version; or the weights as "
                 "params=."
             )
-        _refuse_inside(model, base.path)
-        written = write_updated(model, folder, weights, linked=False)
+        source = folder.with_name("source")
+        _refuse_options(_without_operations(options), "weights= are put into a SavedModel")
+        _fill(model, source, base.path, options)
+        written = write_updated(source, folder, weights, where=os.fspath(model))
         return {"updated": written.updated, "kept": written.kept}, None
+    _refuse_options(options, "weights= are put into the newest version")
     versions = base.versions()
     if not versions:
         raise StructureError(
@@ -523,23 +537,77 @@ def _fill(
     model: Any, folder: Path, base_path: str | os.PathLike[str], options: PublishOptions
 ) -> None:
     """Write or copy the SavedModel to a folder that does not exist yet."""
-    if any(name in options for name in _COMPOSED):
-        from bridge.serving.compose import compose
+    options = {"operations": PLAIN, **options}
+    if isinstance(model, str | os.PathLike):
+        _fill_with_file(model, folder, base_path, options)
+        return
+    _refuse_multi_process(options.get("params"), "bridge.save")
+    try:
+        _write(model, folder, options)
+    except InteropError as error:
+        if not _is_plain(options):
+            raise
+        compiled: PublishOptions = {**options, "operations": XLA}
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                _write(model, folder.with_name("compiled"), compiled)
+        except Exception:  # noqa: BLE001 - whatever it is, the other way is none
+            raise error from None
+        raise _with_other_way(error) from error
 
-        _refuse_multi_process(options.get("params"), "bridge.save")
-        compose(model, folder, **options)
-        return
-    if not isinstance(model, str | os.PathLike):
-        _refuse_multi_process(options.get("params"), "bridge.save")
-        plain: Any = options  # none of `compose` is among them
-        save(model, folder, **plain)
-        return
-    _refuse_options(options, f"{os.fspath(model)} is a SavedModel already")
+
+def _fill_with_file(
+    model: str | os.PathLike[str],
+    folder: Path,
+    base_path: str | os.PathLike[str],
+    options: PublishOptions,
+) -> None:
+    """Copy a SavedModel, with TensorFlow's own operations for what it calls unless XLA is asked."""
+    composed: Any = {name: value for name, value in options.items() if name in _COMPOSED}
+    others: Any = {name: value for name, value in options.items() if name not in _COMPOSED}
+    _refuse_options(_without_operations(others), f"{os.fspath(model)} is a SavedModel already")
     if is_remote(model):
         raise StructureError(f"{model} is an address. To do: copy the SavedModel to a folder.")
     _refuse_inside(model, base_path)
     source = Path(os.path.abspath(model))
-    read_one_version(source, lambda opened: _copy_model(opened, folder))
+    place = folder.with_name("copied") if composed else folder
+    read_one_version(source, lambda opened: _copy_model(opened, place))
+    if _is_plain(options) and any(signature.platforms for signature in _signatures(place)):
+        modules = place.rename(place.with_name("modules"))
+        try:
+            retarget(modules, to=place, operations=PLAIN)
+        except InteropError as error:
+            raise _with_other_way(error) from error
+    if composed:
+        from bridge.serving.compose import compose
+
+        compose(place, folder, **composed)
+
+
+def _without_operations(options: PublishOptions) -> PublishOptions:
+    others = {name: value for name, value in options.items() if name != "operations"}
+    return cast("PublishOptions", others)
+
+
+def _is_plain(options: PublishOptions) -> bool:
+    return parse_operations(options.get("operations", PLAIN))
+
+
+def _write(model: Any, folder: Path, options: PublishOptions) -> None:
+    plain: Any = options  # those of `compose` are no options of `save`
+    if any(name in options for name in _COMPOSED):
+        from bridge.serving.compose import compose
+
+        compose(model, folder, **plain)
+    else:
+        save(model, folder, **plain)
+
+
+def _with_other_way(error: InteropError) -> InteropError:
+    """Return the error of what TensorFlow's own operations do not compute, and XLA does."""
+    text = str(error)
+    other = "" if 'operations="xla"' in text else ' Or pass operations="xla".'
+    return type(error)(f"{text}{other} {_FLAG}")
 
 
 def _refuse_multi_process(params: Any, verb: str) -> None:

@@ -557,12 +557,17 @@ def _cumulative(writer: _NodeWriter, node: Node) -> None:
 
 
 def _assert(writer: _NodeWriter, node: Node) -> None:
-    message = np.array(node.attributes["message"].encode(), object)
-    text = writer.constant(message, f"{node.name}/message", _STRING)
+    """Write Assert, which prints values behind the message, where they are #1, #2 and so on."""
     condition, *values = map(writer.tensor, node.inputs)
     dtypes = [_dtype(writer.graph.dtype_of(name)) for name in node.inputs[1:]]
-    attributes = {"T": [_STRING, *dtypes], "summarize": 3}
-    writer.named(node, "Assert", [condition, text, *values], attributes, [])
+    message, count = re.subn(
+        r"\{(\d+)\}", lambda match: f"#{int(match[1]) + 1}", node.attributes["message"]
+    )
+    if count:
+        message += f" In this call {', '.join(f'#{n + 1}' for n in range(len(values)))} are:"
+    text = np.array(message.encode(), object)
+    inputs = [condition, writer.constant(text, f"{node.name}/message", _STRING), *values]
+    writer.named(node, "Assert", inputs, {"T": [_STRING, *dtypes], "summarize": 3}, [])
 
 
 def _packed(writer: _NodeWriter, node: Node) -> None:

@@ -182,6 +182,7 @@ Sigmoid Sigmoid T y:T fields
 Sign Sign T y:T signed_real
 Sin Sin T y:T fields
 Sinh Sinh T y:T fields
+Size Size T output:out_type all
 Softmax Softmax T softmax:T floats
 Sqrt Sqrt T y:T fields
 Squeeze Squeeze T output:T all

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -42,6 +42,7 @@ def make_trials(
     seed: int,
     request: TrialRequest | None = None,
     progress: Callable[[int, int], None] | None = None,
+    others: Mapping[str, Collection[str]] | None = None,
 ) -> list[Trial]:
     """Return trials of every signature, with every gradient order of the file.
 
@@ -54,6 +55,7 @@ def make_trials(
         seed: the seed of the random numbers.
         request: the inputs to try; by default all kinds.
         progress: a function of the number of finished trials and of all trials.
+        others: the names of the inputs of further signatures, which the request may be for.
 
     Raises:
         InteropError: JAX cannot run a signature here, no sizes meet its constraints, or the inputs
@@ -63,7 +65,8 @@ def make_trials(
     wanted = request or TrialRequest()
     with enable_x64():
         references = [_SignatureReference(s, wanted) for s in model.signatures.values()]
-        wanted.check_inputs({reference.key: reference.inputs for reference in references})
+        own = {reference.key: reference.inputs for reference in references}
+        wanted.check_inputs({**own, **(others or {})})
         count = sum(reference.count for reference in references)
         trials: list[Trial] = []
         while references:  # the programs that JAX has compiled for one are freed when it is done

@@ -19,6 +19,7 @@ from xla_call_module.stablehlo.operation_locations import UNKNOWN_PLACE, describ
 __all__ = [
     "CONVOLUTION_ATTRIBUTES",
     "CUSTOM_CALL_ATTRIBUTES",
+    "LAYOUT_NOTES",
     "RETURNS",
     "WINDOW_ATTRIBUTES",
     "check_attributes",
@@ -34,10 +35,12 @@ R = TypeVar("R")
 _PACK = "stablehlo.tuple"
 _UNPACK = "stablehlo.get_tuple_element"
 RETURNS = ("func.return", "sdy.return", "stablehlo.return")
+# Notes of XLA about how arrays lie in memory, in what TensorFlow compiles.
+LAYOUT_NOTES = frozenset({"minor_to_major", "result_layout", "xla_shape"})
 # What says nothing of the numbers: how arrays lie on devices and in memory.
-_IGNORED = frozenset({
+_IGNORED = LAYOUT_NOTES | {
     "mhlo.frontend_attributes", "mhlo.layout_mode", "mhlo.memory_kind", "mhlo.sharding",
-})  # fmt: skip
+}  # fmt: skip
 # What a convolution says, and a reduction of windows.
 CONVOLUTION_ATTRIBUTES = (
     "batch_group_count",

@@ -11,9 +11,11 @@ from jax import export, lax
 
 import bridge
 from bridge import InteropError
+from bridge.tf_operations.lowering import lower_call
 from tests.bridge.onnx.checking import check, operations
 from tests.bridge.onnx.edges import INTEGERS
 from tests.bridge.tf_operations.checking import check as check_in_tensorflow
+from xla_call_module.exported import from_exported
 
 DIMENSIONS = {
     "vectors": ((5,), (5,), (((0,), (0,)), ((), ()))),
@@ -88,11 +90,21 @@ def test_several_symbolic_sizes():
     check(lambda q, k: jnp.einsum("bthd,bshd->bhts", q, k), q, k, shapes=["b, t, 4, 5"] * 2)
 
 
+@pytest.mark.parametrize("name", ["BF16_BF16_F32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6"])
+def test_an_algorithm_that_no_cpu_rounds_for(name):
+    a = np.random.default_rng(0).normal(size=(5, 5)).astype(np.float32)
+    algorithm = lax.DotAlgorithmPreset[name]
+    check(lambda a: lax.dot(a, a, precision=algorithm), a, atol=1e-5)
+    check_in_tensorflow(lambda a: lax.dot(a, a, precision=algorithm), a, of_largest=True)
+
+
 def test_an_algorithm_that_rounds_is_refused():
-    algorithm = lax.DotAlgorithmPreset.BF16_BF16_F32
-    a = np.ones((2, 2), np.float32)
-    with pytest.raises(InteropError, match="rounds operands of float32 to bf16"):
-        check(lambda a: lax.dot(a, a, precision=algorithm), a)
+    def product(a):
+        return lax.dot(a, a, precision=lax.DotAlgorithmPreset.TF32_TF32_F32)
+
+    exported = export.export(jax.jit(product), platforms=["cuda"])(np.ones((2, 2), np.float32))
+    with pytest.raises(InteropError, match="rounds operands of float32 to tf32"):
+        lower_call(from_exported(exported))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32"])

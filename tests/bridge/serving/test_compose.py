@@ -126,6 +126,29 @@ def _publish_folder(plain, tmp_path, options):
     return bridge.serving.publish(plain, tmp_path / "copies", **options).path
 
 
+@pytest.mark.parametrize("noise", [0.0, 1e3])
+def test_verify_finds_what_is_around_the_call(tmp_path, noise, preloaded):
+    """A request that is another one each time is one that JAX is not asked."""
+
+    def scaled(x, offset):
+        return x.astype(jnp.float32) * 2 + offset
+
+    def preprocess(x):
+        now = tf.cast(tf.math.floormod(noise * tf.timestamp(), 97), tf.float32)
+        return {"x": tf.cast(x + now, tf.bfloat16)}
+
+    folder = compose(
+        scaled, tmp_path / "m", args="bf16[b,3], f32[]", preprocess=preprocess,
+        postprocess=lambda output_0, x: {"sum": tf.reduce_sum(output_0, 1), "x": x},
+        request={"x": tf.TensorSpec([None, 3], tf.float32)},
+    )  # fmt: skip
+    report = bridge.verify(folder, quick=True)
+    (row,) = [row for row in report.rows if row.signature == "serving_default"]
+    assert row.inputs.startswith("random, around JAX")
+    assert report.passed == (noise == 0)
+    assert row.problem == "" or row.problem.startswith("sum ")
+
+
 def test_batches_have_the_sizes_of_examples(tmp_path):
     def lengths(text):
         return tf.strings.length(text)[:, None]
@@ -228,8 +251,16 @@ class TestTokenizer:
     def test_verify_says_what_it_does_not_compare(self, folder, preloaded):
         # Where the scale is huge, the order of the products decides what overflows.
         probes = ("random", "zeros", "ones", "negative", "nan", "inf")
-        with pytest.warns(UserWarning, match="Not compared.*serving_default"):
+        match = "Not compared, since requests with strings .* serving_default.*pass inputs="
+        with pytest.warns(UserWarning, match=match):
             assert bridge.verify(folder, probes=probes).passed
+
+    def test_verify_compares_what_clients_call(self, folder, preloaded):
+        inputs = {"text": list(TEXT), "scale": np.float32(0.5)}
+        report = bridge.verify(folder, inputs=inputs)
+        (row,) = report.rows
+        assert (row.signature, row.problem) == ("serving_default", "")
+        assert row.inputs == "given, around JAX"
 
     def test_a_process_without_the_functions(self, folder, preloaded_python):
         code = (
