@@ -4,13 +4,18 @@ Importing this package imports neither JAX nor anything else that takes time; a 
 what it needs when it is first used.
 """
 
-from __future__ import annotations
+import typing as _typing
 
-from typing import TYPE_CHECKING
+from xla_call_module.lazy_names import load_lazily as _load_lazily
 
-from xla_call_module.lazy_names import load_lazily
-
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
+    from bridge import beam as beam
+    from bridge import jax2tf as jax2tf
+    from bridge import keras as keras
+    from bridge import meshes as meshes
+    from bridge import serving as serving
+    from bridge import testing as testing
+    from bridge import tf_keras as tf_keras
     from bridge.call_tf import call_tf
     from bridge.convert import convert
     from bridge.exporting.stages import exported_from_stage
@@ -96,5 +101,14 @@ _HOMES = {
 }
 _DISTRIBUTION = "jax-tf-bridge"
 _INSTEAD = {"export": "bridge.save"}
-_MODULES = ("beam", "jax2tf", "keras", "meshes", "serving", "testing", "tf_keras")
-load_lazily(__name__)
+# Each with the package that it needs.
+_MODULES = {
+    "beam": "apache_beam",
+    "jax2tf": "tensorflow",
+    "keras": "keras",
+    "meshes": "jax",
+    "serving": "jax",
+    "testing": "jax",
+    "tf_keras": "tf_keras",
+}
+_load_lazily(__name__)

@@ -33,6 +33,10 @@ except ImportError as error:
 __all__ = ["ModelHandler"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]):
     """The model handler of Apache Beam's `RunInference` for a SavedModel that `bridge.load` reads.
 

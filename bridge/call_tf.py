@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from bridge.core.backend import require_tensorflow
 from xla_call_module.errors import StructureError
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["call_tf"]
 
-_VARIABLES = ("live", "argument", "constant")
+VariablesKind = Literal["live", "argument", "constant"]
+_VARIABLES = get_args(VariablesKind)
 
 
 @api_boundary
@@ -22,7 +23,7 @@ def call_tf(
     *,
     shapes: Any = None,
     graph: bool = False,
-    variables: str = "live",
+    variables: VariablesKind = "live",
     compiled: bool = True,
     has_side_effects: bool | None = None,
 ) -> CalledFunction:
@@ -65,7 +66,8 @@ def call_tf(
     Returns:
         A function of JAX arrays, numpy arrays, tensors and Python numbers in any registered pytree,
         positional and keyword, that returns the pytree of JAX arrays. Typed PRNG keys arrive as
-        their key data. While `jax_enable_x64` is off, results of 64 bits become 32-bit ones.
+        their key data. While `jax_enable_x64` is off, results of 64 bits become 32-bit ones, and a
+        warning names them once.
 
     Raises:
         InteropError: the function or its arguments cannot cross; raised when it is called, except

@@ -11,11 +11,12 @@ from jax import export
 from bridge.chains.orders import ChainOptions
 from bridge.converting.signature import Defaults, adopt_metadata, read_defaults, signature_of
 from bridge.core.backend import require_tensorflow
-from bridge.core.operations_option import XLA
+from bridge.core.operations_option import XLA, OperationsOption
 from bridge.core.updates import Updates, parse_updates
 from bridge.exporting.specifications import parse_constraints, specify
 from xla_call_module.errors import ArgumentError, StructureError, remedy_for
 from xla_call_module.exported import Check
+from xla_call_module.linalg.linalg_option import LinalgOption
 from xla_call_module.passes.constants import HOISTED_FROM
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
 from xla_call_module.tracebacks import api_boundary
@@ -38,10 +39,10 @@ def convert(
     gradient_order: int = 1,
     residuals: bool = False,
     hoist_constants: int | None = HOISTED_FROM,
-    linalg: str = "portable",
+    linalg: LinalgOption = "portable",
     variables: Any = None,
     updates: Updates | None = None,
-    operations: str = XLA,
+    operations: OperationsOption = XLA,
 ) -> Callable[..., Any]:
     """Return a TensorFlow callable that computes what `fun` computes.
 

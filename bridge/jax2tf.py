@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +28,6 @@ except ImportError as error:
 from jax import export, tree_util
 from jax.export import DisabledSafetyCheck
 
-from bridge.call_tf import call_tf as call_tensorflow
 from bridge.calling_tf.calls import CalledFunction, CallOptions
 from bridge.calling_tf.eager_calls import call_eagerly, with_eager_gradient
 from bridge.calling_tf.results import DynamicShapeError, returning
@@ -62,6 +62,11 @@ __all__ = [
     "eval_polymorphic_shape",
     "split_to_logical_devices",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 PolyShape = polymorphic_shape_class()
 
@@ -215,7 +220,9 @@ def call_tf(
 
     While JAX traces no program, TensorFlow runs it, and its gradient, so that they may do what
     cannot be compiled. Inside of a program it is compiled, and its variables are what they are when
-    it is traced; `bridge.call_tf` has live ones.
+    it is traced; `bridge.call_tf` has live ones. While `jax_enable_x64` is off, results of 64 bits
+    become 32-bit ones: without a word inside of a program, and outside of one if these hold the
+    values.
 
     Args:
         callable_tf: a function of tensors, a `tf.function` or a concrete function.
@@ -229,6 +236,7 @@ def call_tf(
 
     Raises:
         InteropError: as `bridge.call_tf`.
+        DtypeError: outside of a program, 32 bits do not hold a result of 64.
 
     Example:
         >>> import jax, jax.numpy as jnp, tensorflow as tf
@@ -243,14 +251,21 @@ def call_tf(
             lambda like: jax.ShapeDtypeStruct(like.shape, like.dtype), output_shape_dtype
         )
         callable_tf = returning(callable_tf, shapes)
-    if call_tf_graph:
-        inside = _only_exported(callable_tf, shapes)
-    elif ordered:
-        inside = call_tensorflow(callable_tf, shapes=shapes, compiled=False, has_side_effects=True)
+    compiled = CallOptions(
+        variables="constant",
+        compiled=True,
+        graph=call_tf_graph,
+        shapes=shapes,
+        has_side_effects=None,
+        only_exported=call_tf_graph,
+        warns=False,
+    )
+    callback = replace(compiled, variables="live", compiled=False, graph=False, only_exported=False)
+    called_back = CalledFunction(callable_tf, callback)
+    if ordered and not call_tf_graph:
+        inside = CalledFunction(callable_tf, replace(callback, has_side_effects=True))
     else:
-        inside = call_tensorflow(callable_tf, shapes=shapes, variables="constant")
-
-    called_back = call_tensorflow(callable_tf, shapes=shapes, compiled=False)
+        inside = CalledFunction(callable_tf, compiled)
 
     @api_boundary
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -264,19 +279,6 @@ def call_tf(
             return with_eager_gradient(callable_tf)(args, kwargs)
 
     return call
-
-
-def _only_exported(callable_tf: Callable[..., Any], shapes: Any) -> Callable[..., Any]:
-    """Return the function as a TensorFlow function of a file, which does not run in JAX."""
-    options = CallOptions(
-        variables="constant",
-        compiled=True,
-        graph=True,
-        shapes=shapes,
-        has_side_effects=None,
-        only_exported=True,
-    )
-    return CalledFunction(callable_tf, options)
 
 
 @api_boundary

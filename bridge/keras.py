@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.operations_option import XLA
+from bridge.core.operations_option import XLA, OperationsOption
 from bridge.layers.artifact import LayerWeight, StaticShape
 from bridge.layers.computation import MakeRun
 from bridge.layers.layer_base import PACKAGE, InitialValues, LayerBase, is_training
@@ -28,6 +28,11 @@ except ImportError as error:
     raise MissingDependencyError.of("bridge.keras", "Keras 3", extra="keras") from error
 
 __all__ = ["ExportedLayer"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 _BACKENDS = ("tensorflow", "jax")
 
@@ -101,7 +106,7 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         train: Any = None,
         gradient_order: int = 1,
         tensorflow: str | None = None,
-        operations: str = XLA,
+        operations: OperationsOption = XLA,
         **kwargs: Any,
     ) -> None:
         if keras.backend.backend() not in _BACKENDS:
@@ -203,24 +208,26 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         for weight, variable in zip(weights, variables, strict=True):
             setattr(self, f"weight {weight.name}", variable)
 
-    def _make_weight(self, weight: LayerWeight, value: Any, *, is_state: bool) -> Any:
+    def _make_weight(self, weight: LayerWeight, value: Any, *, name: str, is_state: bool) -> Any:
         average = "mean" if weight.dtype.differentiable else "only_first_replica"
         aggregation = average if is_state else "none"
-        return self._make_variable(keras.Variable, weight, value, aggregation)
+        return self._make_variable(keras.Variable, weight, value, name, aggregation)
 
     def _make_constant(self, constant: LayerWeight, value: Any) -> Any:
-        variable = self._make_variable(_Constant, constant, value, "none")
+        variable = self._make_variable(_Constant, constant, value, constant.name, "none")
         variable.listener = partial(self._computation.remember, constant)
         return variable
 
-    def _make_variable(self, kind: Any, weight: LayerWeight, value: Any, aggregation: str) -> Any:
-        """Return a variable whose path is that of the layer, and then its own in the pytree."""
+    def _make_variable(
+        self, kind: Any, weight: LayerWeight, value: Any, path: str, aggregation: str
+    ) -> Any:
+        """Return a variable whose path is that of the layer, and then its own."""
 
         def initial(shape: Any, dtype: Any = None) -> Any:
             initial_value = np.zeros(shape, weight.dtype.numpy) if value is None else value
             return keras.ops.convert_to_tensor(initial_value, dtype)
 
-        *scopes, name = weight.name.split("/")
+        *scopes, name = filter(None, path.split("/"))
         with contextlib.ExitStack() as stack:
             stack.enter_context(keras.name_scope(self.name, caller=self))
             for scope in scopes:

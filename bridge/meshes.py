@@ -34,6 +34,11 @@ from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["Sharded", "mesh_of", "shards_of", "to_svg", "to_text"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 # What a mesh can be asked of: the folder of a SavedModel, what `load` returns, or an `Exported`.
 Sharded = str | os.PathLike[str] | LoadedModel | LoadedSignature | export.Exported
 

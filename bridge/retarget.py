@@ -14,7 +14,7 @@ from bridge.chains.lifted_export import export_for_platforms
 from bridge.chains.orders import check_order
 from bridge.chains.plain_operations import lower_written
 from bridge.core._jax import cut_vjp, replace_vjp
-from bridge.core.operations_option import parse_operations
+from bridge.core.operations_option import OperationsOption, parse_operations
 from bridge.inspecting.wording import counted, printable
 from bridge.inspecting.written_file import WrittenFile, facts_of
 from savedmodel.files.model_folder import ModelFolder, read_one_version
@@ -24,7 +24,7 @@ from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck, parse_checks
 from xla_call_module.errors import InteropError, StructureError, remedy_for
 from xla_call_module.exported import from_exported
-from xla_call_module.linalg.linalg_option import parse_linalg
+from xla_call_module.linalg.linalg_option import LinalgOption, parse_linalg
 from xla_call_module.passes.pipeline import Artifact, Target, prepare
 from xla_call_module.platforms import parse_platforms
 from xla_call_module.tracebacks import api_boundary
@@ -71,10 +71,10 @@ def retarget(
     to: str | os.PathLike[str],
     platforms: Sequence[str] | None = None,
     disabled_checks: Sequence[object] | None = None,
-    linalg: str = "portable",
+    linalg: LinalgOption = "portable",
     gradient_order: int | None = None,
     lift: bool = False,
-    operations: str | None = None,
+    operations: OperationsOption | None = None,
     for_converters: bool = False,
     overwrite: bool = False,
 ) -> RetargetReport: ...
@@ -88,10 +88,10 @@ def retarget(
     to: str | os.PathLike[str] | None = None,
     platforms: Sequence[str] | None = None,
     disabled_checks: Sequence[object] | None = None,
-    linalg: str = "portable",
+    linalg: LinalgOption = "portable",
     gradient_order: int | None = None,
     lift: bool = False,
-    operations: str | None = None,
+    operations: OperationsOption | None = None,
     for_converters: bool = False,
     overwrite: bool = False,
 ) -> export.Exported | RetargetReport:
@@ -120,9 +120,9 @@ def retarget(
         gradient_order: the highest order of gradients that is kept, if there are more; 0 for the
             function alone, None for all.
         lift: for a SavedModel, whether its modules are written at the newest version of StableHLO
-            that `tensorflow`, by default the newest known release, reads. Each version is promised
-            to be readable for five years, of which `bridge.inspect` says the end; older TensorFlow
-            releases do not read the new file.
+            that `tensorflow`, by default the newest known release, reads. That puts off the day
+            until which they are promised to be readable, as `bridge.inspect` prints it; older
+            TensorFlow releases do not read the new file.
         operations: for a SavedModel, `"tensorflow"` to run TensorFlow's own operations in the place
             of modules, `"xla"` for the modules again; None leaves what the file runs.
         for_converters: with `operations="tensorflow"`, whether the new file is for what reads the

@@ -17,7 +17,7 @@ from bridge.chains.orders import ChainOptions
 from bridge.chains.vjp_chain import build_chain
 from bridge.core.explaining import refusing_unsortable_keys
 from bridge.core.names import Names, input_names, names_of_signature, output_names, parameter_names
-from bridge.core.operations_option import XLA, resolve_order
+from bridge.core.operations_option import XLA, OperationsOption, resolve_order
 from bridge.core.progress import progress_bar
 from bridge.core.trees import to_structure
 from bridge.core.updates import (
@@ -54,6 +54,7 @@ from savedmodel.tensorflow_graph import TensorFlowGraph
 from savedmodel.write import MAX_PROTO_BYTES, write, write_together
 from xla_call_module.errors import ShardingError, StructureError, naming
 from xla_call_module.exported import Check
+from xla_call_module.linalg.linalg_option import LinalgOption
 from xla_call_module.passes.asserting import with_names
 from xla_call_module.passes.constants import HOISTED_FROM, largest_constants
 from xla_call_module.passes.pipeline import Prepared
@@ -82,12 +83,12 @@ class SaveOptions(TypedDict, total=False):
     hoist_constants: int | None
     tensorflow: str | None
     disabled_checks: Sequence[Check]
-    linalg: str
+    linalg: LinalgOption
     num_shards: int | None
     manifest: bool
     batch_buckets: Buckets | None
     updates: Updates | None
-    operations: str
+    operations: OperationsOption
     for_converters: bool
 
 
@@ -107,14 +108,14 @@ def save(
     hoist_constants: int | None = HOISTED_FROM,
     tensorflow: str | None = None,
     disabled_checks: Sequence[Check] = (),
-    linalg: str = "portable",
+    linalg: LinalgOption = "portable",
     overwrite: bool = False,
     num_shards: int | None = None,
     manifest: bool = False,
     batch_buckets: Buckets | None = None,
     defaults: Mapping[str, Any] | None = None,
     updates: Updates | None = None,
-    operations: str = XLA,
+    operations: OperationsOption = XLA,
     for_converters: bool = False,
 ) -> WrittenFile:
     """Write a SavedModel that every TensorFlow loader reads. TensorFlow need not be installed.
@@ -267,7 +268,7 @@ def save(
     if options.plain_operations and batch_buckets is not None:
         raise StructureError(
             "batch_buckets are the sizes that XLA compiles programs for, and TensorFlow's own "
-            'operations run every size. To do: leave out batch_buckets, or operations="tensorflow".'
+            'operations run every size. To do: leave out batch_buckets, or pass operations="xla".'
         )
     is_named = isinstance(model, Mapping)
     source = source_file(model) if manifest else None
@@ -432,7 +433,7 @@ def _to_signature(
     results = structure_without(exported.out_tree, assigned)
     returned = sorted(leaves(results))
     named = output_names(key, call, outputs, returned) if returned else [_UPDATED]
-    is_open = any(not graph.is_opaque for graph in operations)
+    is_open = any(graph.for_converters for graph in operations)
     function = Function(
         name=key,
         chain=chain.calls,

@@ -15,6 +15,7 @@ from jax import export, tree_util
 
 from bridge.core.backend import require_own_runtime, require_tensorflow
 from bridge.core.narrowing import check_narrowing
+from bridge.exporting.lowering import export_for
 from bridge.verifying.comparison import Tolerance
 from xla_call_module._jax import survive_forks
 from xla_call_module.errors import StructureError, remedy_for
@@ -22,6 +23,11 @@ from xla_call_module.exported import argument_paths
 from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["assert_gradients_match"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 _MODES = ("eager", "graph", "jit", "saved", "tf_saved", "resaved")
 
@@ -159,7 +165,14 @@ def _export(fun: Callable[..., Any], arguments: Any) -> export.Exported:
         arguments,
     )
     jitted = fun if isinstance(fun, jax.stages.Wrapped) else jax.jit(fun)
-    return export.export(jitted)(*args, **kwargs)
+    return export_for(
+        jitted,
+        args,
+        kwargs,
+        name=str(getattr(fun, "__name__", type(fun).__name__)),
+        platforms=(export.default_export_platform(),),
+        disabled_checks=(),
+    )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.operations_option import XLA
+from bridge.core.operations_option import XLA, OperationsOption
 from bridge.layers.artifact import LayerWeight, StaticShape
 from bridge.layers.computation import MakeRun
 from bridge.layers.layer_base import PACKAGE, InitialValues, LayerBase
@@ -32,6 +32,11 @@ from xla_call_module.tracebacks import api_boundary
 from xla_call_module.versions import Release
 
 __all__ = ["ExportedLayer"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 _MAX_SEED = 1 << 31
 
@@ -104,7 +109,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         train: Any = None,
         gradient_order: int = 1,
         tensorflow: str | None = None,
-        operations: str = XLA,
+        operations: OperationsOption = XLA,
         **kwargs: Any,
     ) -> None:
         as_a_whole = trainable if isinstance(trainable, bool) else True
@@ -194,8 +199,8 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         shape = tf.TensorShape(leaf.shape if hasattr(leaf, "shape") else np.shape(leaf))
         return None if shape.rank is None else tuple(shape), tf.as_dtype(dtype).name
 
-    def _make_weight(self, weight: LayerWeight, value: Any, *, is_state: bool) -> Any:
-        """Return a variable whose name is that of the layer, and then its path in the pytree."""
+    def _make_weight(self, weight: LayerWeight, value: Any, *, name: str, is_state: bool) -> Any:
+        """Return a variable whose name is that of the layer, and then its own."""
 
         def initial(shape: Any, dtype: Any = None, **_: Any) -> Any:
             initial_value = np.zeros(shape, weight.dtype.numpy) if value is None else value
@@ -205,7 +210,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         average = mean if weight.dtype.differentiable else first
         with tf.name_scope(self.name):
             return self.add_weight(
-                name=weight.name,
+                name=name,
                 shape=weight.shape,
                 dtype=weight.dtype.name,
                 initializer=initial,
@@ -215,7 +220,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
             )
 
     def _make_constant(self, constant: LayerWeight, value: Any) -> Any:
-        return self._make_weight(constant, value, is_state=False)
+        return self._make_weight(constant, value, name=constant.name, is_state=False)
 
     def _make_seeds(self, seed: int) -> Any:
         """Return a variable that has the seed and a counter."""

@@ -15,9 +15,8 @@ from xla_call_module.tracebacks import api_boundary, warn
 if TYPE_CHECKING:
     from bridge.verifying.comparison import Tolerance
     from bridge.verifying.tensorflow_process import TensorFlowRun
-    from bridge.verifying.trial_request import TrialRequest
     from bridge.verifying.trials import Trial
-    from bridge.verifying.verification import VerifyReport
+    from bridge.verifying.verification import VerifyReport, VerifyRow
     from savedmodel.files.model_folder import ModelFolder
 
 __all__ = ["verify"]
@@ -55,7 +54,10 @@ def verify(
     For huge inputs only the finiteness of results is compared; for huge and infinite inputs
     gradients are compared as long as everything before them is finite. A signature that assigns
     variables is called several times in a row, and what it has assigned is compared after each
-    call; everything else is called with the values in the file. A function that was exported for
+    call; everything else is called with the values in the file. Of a signature that
+    `bridge.serving.compose` has made the response is compared with what `postprocess` makes of
+    JAX's outputs for what `preprocess` makes of a request: random numbers, or `inputs`, which
+    strings need. A function that was exported for
     several devices runs on one in both. If the folder is replaced meanwhile, everything is done
     again, at most three times.
 
@@ -70,7 +72,8 @@ def verify(
             that `bridge.load` does not read, such as that of a server.
         seed: the seed of the random numbers.
         tolerance: the allowed difference: `rtol`, or `(rtol, atol)` as in `numpy.testing`; by
-            default the usual one for each dtype.
+            default the usual one of the least precise dtype of floats that a result was computed
+            with, such as bfloat16 inside of float32.
         probes: the kinds of inputs to try, some of `random`, `zeros`, `ones`, `negative`, `huge`,
             `nan` and `inf`; by default all, or none where there are `inputs`.
         inputs: arrays to try, by the names of inputs, or by `SIGNATURE/INPUT`; or the .npz file
@@ -100,11 +103,15 @@ def verify(
         [('given', 0), ('given', 1)]
     """
     from bridge.core.progress import progress_bar
+    from bridge.loading.loaded_model import LoadedModel
+    from bridge.verifying.composed import composed_inputs, composed_keys, verify_composed
+    from bridge.verifying.reference import make_trials
     from bridge.verifying.tensorflow_process import run_trials
     from bridge.verifying.trial_request import request_trials, to_tolerance
     from bridge.verifying.trials import read_trials, write_trials
     from bridge.verifying.verification import VerifyReport, compare
     from savedmodel.files.model_folder import read_one_version
+    from savedmodel.read import read
 
     if record is not None and against is not None:
         raise StructureError("record= and against= exclude each other. To do: pass one of them.")
@@ -124,27 +131,60 @@ def verify(
     request = request_trials(probes, inputs, quick=quick, steps=steps)
     allowed = to_tolerance(tolerance)
 
-    def run_both(folder: ModelFolder) -> tuple[Sequence[Trial], TensorFlowRun]:
+    def run_both(
+        folder: ModelFolder,
+    ) -> tuple[Sequence[Trial], TensorFlowRun, Sequence[VerifyRow]]:
+        model = None if against is not None else LoadedModel(read(folder))
+        composed = {} if model is None else composed_inputs(folder, composed_keys(folder, model))
         with progress_bar("Verifying", unit="trials") as progress:
-            if against is None:
-                trials = _make_trials(folder, seed, request, _part_of(progress, 0, 2))
+            if model is None:
+                trials: Sequence[Trial] = read_trials(str(against))
             else:
-                trials = read_trials(against)
+                shown = _part_of(progress, 0, 2)
+                trials = make_trials(
+                    model, seed=seed, request=request, progress=shown, others=composed
+                )
             # JAX has made as many trials, or none.
             shown = _part_of(progress, 1, 2) if against is None else progress
             run = run_trials(path, trials, python=python, progress=shown)
+            around, left = (
+                ([], [])
+                if model is None
+                else verify_composed(
+                    os.fspath(path), model, composed, request,
+                    tolerance=allowed, seed=seed, python=python,
+                )
+            )  # fmt: skip
+        if model is not None:
+            _warn_of_others([key for key in model.others if key not in composed], left)
         # TensorFlow finds the files by their paths.
         folder.check_current()
-        return trials, run
+        return trials, run, around
 
-    trials, run = read_one_version(path, run_both, attempts=_ATTEMPTS)
+    trials, run, around = read_one_version(path, run_both, attempts=_ATTEMPTS)
     if record is not None:
         write_trials(record, trials)
     rows = [
         row for number, trial in enumerate(trials) for row in compare(number, trial, run, allowed)
     ]
     runtime = f"TensorFlow {run.tensorflow}"
+    rows += around
     return VerifyReport(os.fspath(path), run.tensorflow, run.failure, tuple(rows), runtime)
+
+
+def _warn_of_others(others: Sequence[str], left: Sequence[str]) -> None:
+    """Warn of signatures that are not compared."""
+    if others:
+        warn(
+            "Not compared, since they compute more than calls of JAX functions: "
+            f"{', '.join(others)}. To do: compare the functions that they call, and test the "
+            "rest in TensorFlow.",
+        )
+    if left:
+        warn(
+            f"Not compared, since requests with strings cannot be made up: {', '.join(left)}. To "
+            "do: pass inputs= with the tensors of a request."
+        )
 
 
 def _verify_file(
@@ -173,23 +213,6 @@ def _verify_file(
         write_trials(record, trials)
     runtime = f"{format_.runtime.name} {format_.runtime.version()}"
     return VerifyReport(path, "", "", tuple(rows), runtime)
-
-
-def _make_trials(
-    folder: ModelFolder, seed: int, request: TrialRequest, progress: Progress | None
-) -> Sequence[Trial]:
-    from bridge.loading.loaded_model import LoadedModel
-    from bridge.verifying.reference import make_trials
-    from savedmodel.read import read
-
-    model = LoadedModel(read(folder))
-    if model.others:
-        warn(
-            "Not compared, since they compute more than calls of JAX functions: "
-            f"{', '.join(model.others)}. To do: compare the functions that they call, and test the "
-            "rest in TensorFlow.",
-        )
-    return make_trials(model, seed=seed, request=request, progress=progress)
 
 
 def _part_of(progress: Progress | None, part: int, parts: int) -> Progress | None:

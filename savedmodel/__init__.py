@@ -12,13 +12,11 @@ gradients and with what is bound to its arguments.
   the checkpoint how large the data files are.
 """
 
-from __future__ import annotations
+import typing as _typing
 
-from typing import TYPE_CHECKING
+from xla_call_module.lazy_names import load_lazily as _load_lazily
 
-from xla_call_module.lazy_names import load_lazily
-
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from savedmodel.model import Function, SavedModel, Signature, Variable
     from savedmodel.read import read
     from savedmodel.write import write
@@ -33,4 +31,4 @@ _HOMES = {
     "read": "savedmodel.read",
     "write": "savedmodel.write",
 }
-load_lazily(__name__)
+_load_lazily(__name__)

@@ -90,9 +90,9 @@ class TensorFlowGraph:
         main: the function that takes the arguments that the module of the call takes, in their
             order, and has the results of the call.
         functions: the functions that its nodes and theirs name: bodies of loops and branches.
-        is_opaque: whether TensorFlow's graph optimizer, which changes numbers, sees none of it.
+        for_converters: whether converters are to read it, and TensorFlow is not to run it.
     """
 
     main: GraphFunction
     functions: tuple[GraphFunction, ...] = ()
-    is_opaque: bool = True
+    for_converters: bool = False

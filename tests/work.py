@@ -1,8 +1,12 @@
-"""The search for what grows faster than the size of its work, by counting and not by a clock."""
+"""The search for what grows faster than the size of its work, by counting and not by a clock.
+
+Where nothing can be counted, bounds of seconds are those of a processor as slow as the one here.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +17,16 @@ _ROOT = Path(__file__).parent.parent
 _PACKAGES = tuple(f"{_ROOT / name}/" for name in ("bridge", "savedmodel", "xla_call_module"))
 # A function whose third part takes this much longer than its second grows faster than its work.
 _TOLERATED = 1.15
+# What a million additions take where the bounds of tests are chosen.
+_USUAL_SECONDS = 0.03
+
+
+def seconds_here(seconds: float) -> float:
+    """Return a bound of seconds of a processor, larger where that is old, shared or traced."""
+    start, total = time.thread_time(), 0
+    for number in range(1_000_000):
+        total += number
+    return seconds * max(1.0, (time.thread_time() - start) / _USUAL_SECONDS)
 
 
 class _Count:

@@ -15,13 +15,11 @@ Importing this package imports neither JAX nor TensorFlow; the names that need J
 they are first used.
 """
 
-from __future__ import annotations
+import typing as _typing
 
-from typing import TYPE_CHECKING
+from xla_call_module.lazy_names import load_lazily as _load_lazily
 
-from xla_call_module.lazy_names import load_lazily
-
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from xla_call_module.call import CallModule, TensorSpec
     from xla_call_module.checks import DisabledCheck
     from xla_call_module.errors import InteropError
@@ -50,4 +48,4 @@ _HOMES = {
     "from_exported": "xla_call_module.exported",
     "retarget": "xla_call_module.passes.pipeline",
 }
-load_lazily(__name__)
+_load_lazily(__name__)

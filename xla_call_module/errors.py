@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 __all__ = [
+    "THROUGH_TENSORFLOW",
     "ArgumentError",
     "DtypeError",
     "FormatError",
@@ -24,9 +25,9 @@ __all__ = [
     "StructureError",
     "UnsupportedError",
     "VersionError",
+    "explain_command",
     "installing",
     "naming",
-    "page_of",
     "private_name",
     "quote",
     "refusing_damage",
@@ -34,12 +35,16 @@ __all__ = [
     "shown_as_base",
 ]
 
+# What to do with a file that TensorFlow alone can run.
+THROUGH_TENSORFLOW = (
+    "call it from JAX through TensorFlow, by bridge.call_tf(path), with variables='argument' where "
+    "JAX is to differentiate by its variables"
+)
 _Class = TypeVar("_Class", bound=type["InteropError"])
 
 
 _DISTRIBUTION = "jax-tf-bridge"
 # The page with a section for each class; a wheel does not have it.
-_PAGE = "docs/reference/troubleshooting.md"
 
 
 class InteropError(Exception):
@@ -220,14 +225,14 @@ def remedy_for(value: object, otherwise: str) -> str:
     return f"To do: {otherwise}."
 
 
-def page_of(cls: type[InteropError]) -> str:
-    """Return the section of the documentation about a class of errors.
+def explain_command(cls: type[InteropError]) -> str:
+    """Return the command that prints the section of the documentation about a class of errors.
 
     Example:
-        >>> page_of(StructureError)
-        'docs/reference/troubleshooting.md#structureerror'
+        >>> explain_command(StructureError)
+        'jax-tf-bridge explain StructureError'
     """
-    return f"{_PAGE}#{cls.__name__.lower()}"
+    return f"{_DISTRIBUTION} explain {cls.__name__}"
 
 
 # What parts of a message that do not fit together end in, when they are taken for what they should
@@ -299,10 +304,10 @@ another version of sys, or a newer jax-tf-bridge.
 
 
 def quote(error: Exception) -> str:
-    """Return the message of an error for the middle of a sentence, without its full stop.
+    """Return the message of an error for the middle of a sentence, without what to do.
 
     Example:
-        >>> quote(ValueError("The rank is 2."))
+        >>> quote(StructureError("The rank is 2. To do: pass a matrix."))
         'The rank is 2'
     """
-    return str(error).rstrip().removesuffix(".")
+    return str(error).partition(" To do: ")[0].rstrip().removesuffix(".")

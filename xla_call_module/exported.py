@@ -38,6 +38,7 @@ from xla_call_module.errors import (
     StructureError,
     UnsupportedError,
     VersionError,
+    quote,
     refusing_damage,
     remedy_for,
 )
@@ -484,7 +485,7 @@ def _platforms(exported: export.Exported) -> tuple[str, ...]:
         return parse_platforms(exported.platforms)
     except PlatformError as error:
         raise PlatformError(
-            f"{exported.fun_name} was exported for {exported.platforms}: {error} "
+            f"{exported.fun_name} was exported for {exported.platforms}: {quote(error)}. "
             "To do: export again with platforms= of these."
         ) from error
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -25,10 +26,10 @@ def load_lazily(package: str) -> None:
 class _Package(ModuleType):
     """A package with `__all__` and `_HOMES`, by name the module that has it.
 
-    Where it has `_MODULES` too, these submodules need no import of their own. They are not listed,
-    since whoever looks at all that is listed would import them. Where it has `_DISTRIBUTION`, its
-    `__version__` is that of this distribution. `_INSTEAD` has names that other packages would have,
-    and what to call instead.
+    Where it has `_MODULES` too, these submodules need no import of their own; each is listed where
+    the package is installed that it names, since `help` imports what is listed. Where it has
+    `_DISTRIBUTION`, its `__version__` is that of this distribution. `_INSTEAD` has names that other
+    packages would have, and what to call instead.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -52,4 +53,8 @@ class _Package(ModuleType):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self.__dict__["_HOMES"]})
+        special = [name for name in super().__dir__() if name.startswith("__")]
+        version = ["__version__"] if "_DISTRIBUTION" in self.__dict__ else []
+        needed = self.__dict__.get("_MODULES", {})
+        modules = [name for name, package in needed.items() if find_spec(package)]
+        return sorted({*special, *version, *modules, *self.__dict__["_HOMES"]})

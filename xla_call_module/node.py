@@ -63,6 +63,7 @@ __all__ = [
     "encode_node",
     "encode_sharding_node",
     "is_call",
+    "is_for_converters",
     "shown_sharding",
     "to_function_call",
     "to_module_call",
@@ -80,6 +81,7 @@ NOT_INLINED, NOT_OPTIMIZED = "_noinline", "_tf_data_function"
 # when a call first runs (tensorflow/core/kernels/partitioned_function_ops.cc); and with
 # allow_soft_placement, which is what TensorFlow's own calls of functions have.
 NO_OPTIMIZER = bytes.fromhex("380152055203980101")
+_FOR_CONVERTERS = "_for_converters"
 DESCRIPTION_ATTR = "_jax_call"
 EXPORTED_ATTR = "_jax_exported"
 # In front of the name of an attribute that the call of a function has of an XlaCallModule node.
@@ -272,6 +274,11 @@ def called_function(node: Any) -> str:
     return "" if node.op == OP else str(node.attr["f"].func.name)
 
 
+def is_for_converters(node: Any) -> bool:
+    """Return whether a node calls a function that converters are to read."""
+    return _FOR_CONVERTERS in node.attr
+
+
 def to_function_call(node: Any, function: str, *, is_opaque: bool = True) -> None:
     """Make an XlaCallModule node the call of a function that computes the same, in place.
 
@@ -300,12 +307,14 @@ def to_function_call(node: Any, function: str, *, is_opaque: bool = True) -> Non
     node.attr["f"].func.name = function
     if is_opaque:
         node.attr["config_proto"].s = NO_OPTIMIZER
+    else:
+        node.attr[_FOR_CONVERTERS].b = True
     node.attr["_output_shapes"].CopyFrom(node.attr[f"{_PREFIX}Sout"])
 
 
 def to_module_call(node: Any) -> None:
     """Make the call of a function the XlaCallModule node that it stands for, in place."""
-    for key in ("_output_shapes", "config", "config_proto", "executor_type", "f"):
+    for key in ("_output_shapes", "config", "config_proto", "executor_type", "f", _FOR_CONVERTERS):
         if key in node.attr:
             del node.attr[key]
     for key in [key for key in node.attr if key.startswith(_PREFIX)]:

@@ -16,7 +16,7 @@ from types import FrameType, TracebackType
 from typing import ParamSpec, TypeVar
 
 from xla_call_module._autograph import exempt_from_autograph
-from xla_call_module.errors import InteropError, page_of
+from xla_call_module.errors import InteropError, explain_command
 from xla_call_module.flags import FILTERING_VARIABLE, read_filtering
 
 __all__ = ["api_boundary", "is_internal_file", "leave_out_frames", "raised_at", "warn"]
@@ -39,7 +39,8 @@ def api_boundary(function: Callable[_Parameters, _Result]) -> Callable[_Paramete
     Frames of these packages, of JAX and of TensorFlow are left out but for the first after one of
     the user's: the public function that was called. An error of another class, such as one of the
     user's own function, keeps those behind the user's last frame. An `InteropError` gets a note
-    with its page. AutoGraph, whose errors have frames of its own, leaves the function as it is.
+    with the command that explains its class. AutoGraph, whose errors have frames of its own, leaves
+    the function as it is.
     """
 
     @functools.wraps(function)
@@ -177,7 +178,7 @@ def _joined(entries: Sequence[TracebackType]) -> TracebackType | None:
 
 
 def _add_page(error: InteropError, *, filtered: bool) -> None:
-    note = f"More: {page_of(type(error))}"
+    note = f"More: {explain_command(type(error))}"
     if filtered:
         note += f" ({FILTERING_VARIABLE}=off shows the frames inside of the packages)"
     if note not in getattr(error, "__notes__", ()):

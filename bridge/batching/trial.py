@@ -144,7 +144,7 @@ class _Trial:
         self._params = tree_util.tree_leaves(params)
         self._avals = exported.in_avals
         require_own_runtime("whether batch_buckets may pad the function")
-        self._function = LimitedCalls(jax.jit(self._run_flat), call)
+        self._function = LimitedCalls(self._run_flat, call)
         self._batches = [i for i, spec in enumerate(call.args) if buckets.lead(spec)]
 
     def run(self, sizes: Mapping[str, int]) -> None:

@@ -18,6 +18,7 @@ from bridge.calling_tf.concrete_functions import (
     call_with_tensors,
     flatten_results,
     name_of,
+    open_function,
     symbolic_tensor,
     to_callable,
     trace,
@@ -28,6 +29,7 @@ from bridge.calling_tf.graph_nodes import is_stateful, stateful_operations
 from bridge.calling_tf.results import declared_results, infer_results
 from bridge.calling_tf.sampled_sizes import is_static
 from bridge.calling_tf.variables import (
+    is_split,
     is_trainable,
     path_of,
     read,
@@ -40,14 +42,14 @@ from bridge.core._tf import composite_tensor_classes
 from bridge.core.backend import require_own_runtime
 from bridge.core.explaining import flatten
 from bridge.core.keys import is_key, key_data_aval, to_physical
-from bridge.core.narrowing import narrow_array
+from bridge.core.narrowing import narrow_array, narrow_dtype
 from bridge.core.trees import unique_names
 from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module._jax import survive_forks
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import ArgumentError, StructureError
-from xla_call_module.exported import argument_paths
-from xla_call_module.tracebacks import api_boundary
+from xla_call_module.exported import argument_paths, result_paths
+from xla_call_module.tracebacks import api_boundary, warn
 
 __all__ = ["CallOptions", "CalledFunction"]
 
@@ -64,6 +66,7 @@ class CallOptions:
         shapes: a pytree of the results' shapes and dtypes, or None.
         has_side_effects: whether calls keep their order, and are not left out; None for whether
             the function has operations that ask for it.
+        warns: whether a warning says that results of 64 bits are narrowed.
     """
 
     variables: str
@@ -72,6 +75,7 @@ class CallOptions:
     shapes: Any
     has_side_effects: bool | None
     only_exported: bool = False
+    warns: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +107,11 @@ class CalledFunction:
         self._options = options
         self.__name__ = name_of(fun_tf)
         self.__doc__ = getattr(fun_tf, "__doc__", None)
-        self._source = fun_tf
-        self._function = to_callable(fun_tf)
+        self._source = open_function(fun_tf)
+        self._function = to_callable(self._source)
         self._mode = options.variables
         self._bound: dict[Hashable, _BoundCall] = {}
+        self._warned: set[str] = set()
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -140,17 +145,35 @@ class CalledFunction:
                 has not been called yet and does not say itself which variables it has.
             **kwargs: the same by name.
         """
+        names = self._names_for(args, kwargs)
+        values = read([variable for variable, _ in names])
+        return {name: jax.device_put(value) for (_, name), value in zip(names, values, strict=True)}
+
+    def trainable(self, *args: Any, **kwargs: Any) -> dict[str, bool]:
+        """Return for each of `variables` whether TensorFlow trains it, as its maker has said.
+
+        It is what `trainable=` of `bridge.save` takes beside `params=`.
+
+        Args:
+            *args: as for `variables`.
+            **kwargs: the same by name.
+        """
+        names = self._names_for(args, kwargs)
+        return {name: bool(variable.trainable) for variable, name in names}
+
+    def _names_for(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> list[tuple[tf.Variable, str]]:
+        """Return the variables that are arguments, with their names, after binding a call."""
         if args or kwargs:
             leaves, tree = flatten((args, kwargs), where=f"An argument of {self.__name__}")
             self._bind(tree, [_to_array(leaf, tree, i) for i, leaf in enumerate(leaves)])
-        names = self._names()
         if not self._bound and variables_of(self._source) is None:
             raise StructureError(
                 f"{self.__name__} has not been called, and does not say which variables it has. To "
                 "do: pass `variables` the arguments of a call, without the variables."
             )
-        values = read([variable for variable, _ in names])
-        return {name: jax.device_put(value) for (_, name), value in zip(names, values, strict=True)}
+        return self._names()
 
     def _names(self) -> list[tuple[tf.Variable, str]]:
         """Return the variables that are arguments, with the names that they have there."""
@@ -217,6 +240,7 @@ class CalledFunction:
             results, out_tree = flatten_results(
                 call_with_tensors(function, args, kwargs, name), name
             )
+            self._warn_of_narrowing(results, out_tree)
             return results
 
         paths = argument_paths(tree)
@@ -241,6 +265,23 @@ class CalledFunction:
             variables=variables,
             specs=tuple(to_spec(variable, traced) for variable in variables),
         )
+
+    def _warn_of_narrowing(self, results: Sequence[tf.Tensor], tree: tree_util.PyTreeDef) -> None:
+        """Warn once of each result whose dtype JAX, as it is set, does not have."""
+        if not self._options.warns:
+            return
+        for path, result in zip(result_paths(tree), results, strict=True):
+            if path in self._warned or not is_split(result):
+                continue
+            self._warned.add(path)
+            dtype = dtype_from_name(result.dtype.name, where=path).numpy
+            narrow = narrow_dtype(dtype)
+            warn(
+                f"{path} of {self.__name__} is {dtype}, and while jax_enable_x64 is off JAX has "
+                f"{narrow}: a value that it does not hold becomes another one. To keep 64 bits "
+                "call jax.config.update('jax_enable_x64', True) first; to silence this cast the "
+                f"result to {narrow}."
+            )
 
     def _to_function(
         self, traced: TracedFunction, declared: tuple[jax.ShapeDtypeStruct, ...] | None

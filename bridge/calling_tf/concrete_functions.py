@@ -54,20 +54,25 @@ class ResultDtypeError(DtypeError, ValueError):
     """A result is of a dtype of which JAX has no arrays; JAX's own converter has a ValueError."""
 
 
+def open_function(fun_tf: Any) -> Any:
+    """Return what TensorFlow loads from a path; anything else as it is.
+
+    Raises:
+        FormatError: there is no SavedModel.
+    """
+    return _load(os.fspath(fun_tf)) if isinstance(fun_tf, (str, os.PathLike)) else fun_tf
+
+
 def to_callable(fun_tf: Any) -> Callable[..., Any]:
     """Return a callable of tensors.
 
     Args:
-        fun_tf: a callable, the object that `tf.saved_model.load` returns, or the path of a
-            SavedModel.
+        fun_tf: a callable, or the object that `tf.saved_model.load` returns.
 
     Raises:
         ArgumentError: there is nothing to call.
         StructureError: there is more than one signature.
-        FormatError: there is no SavedModel.
     """
-    if isinstance(fun_tf, (str, os.PathLike)):
-        return to_callable(_load(os.fspath(fun_tf)))
     if callable(fun_tf):
         return fun_tf  # type: ignore[no-any-return]
     signatures = getattr(fun_tf, "signatures", None)

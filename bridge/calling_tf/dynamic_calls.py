@@ -18,6 +18,7 @@ from jax.extend.mlir.dialects import func
 from xla_call_module._jax import dense_elements
 from xla_call_module.stablehlo.elements import read_elements
 from xla_call_module.stablehlo.modules import functions_of, walk
+from xla_call_module.stablehlo.walking import LAYOUT_NOTES
 
 __all__ = [
     "WINDOW",
@@ -31,8 +32,6 @@ __all__ = [
 
 # The attributes of a `reduce_window` with one number for each dimension, in the order of the call.
 WINDOW = ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
-# Notes, which are no part of the operation.
-_NOTES = frozenset({"xla_shape", "result_layout", "minor_to_major"})
 
 
 def write_window(
@@ -131,7 +130,7 @@ def attributes_of(operation: Any) -> dict[str, Any]:
     attributes = {}
     for item in list(operation.attributes):
         name = item if isinstance(item, str) else item.name  # as in JAX 0.9 and older
-        if name not in _NOTES:
+        if name not in LAYOUT_NOTES:
             attributes[name] = _attribute_of(operation, name)
     return attributes
 

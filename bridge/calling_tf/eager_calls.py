@@ -23,8 +23,9 @@ from bridge.calling_tf.concrete_functions import (
 )
 from bridge.calling_tf.differentiability import conjugate, is_differentiable
 from bridge.core.keys import to_physical
+from bridge.core.narrowing import narrow_array
 from xla_call_module.errors import ArgumentError
-from xla_call_module.exported import argument_paths
+from xla_call_module.exported import argument_paths, result_paths
 
 __all__ = ["call_eagerly", "with_eager_gradient"]
 
@@ -35,11 +36,16 @@ def call_eagerly(fun_tf: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     Raises:
         ArgumentError: an argument is no array.
         StructureError: a result is no dense tensor.
-        DtypeError: a result has a dtype that JAX does not have.
+        DtypeError: a result has a dtype that JAX does not have, or a value that the narrower dtype
+            does not hold, which JAX has in its place.
     """
     tensors, tree = _to_tensors(args, kwargs)
     results, out_tree = _run(fun_tf, tensors, tree)
-    return tree_util.tree_unflatten(out_tree, [jnp.array(result.numpy()) for result in results])
+    arrays = [
+        jnp.array(narrow_array(np.asarray(result.numpy()), f"{path} of {name_of(fun_tf)}"))
+        for path, result in zip(result_paths(out_tree), results, strict=True)
+    ]
+    return tree_util.tree_unflatten(out_tree, arrays)
 
 
 def with_eager_gradient(fun_tf: Callable[..., Any]) -> Callable[[Any, Any], Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -136,7 +136,15 @@ def variables_of(fun_tf: Any) -> tuple[tf.Variable, ...] | None:
     """Return the variables that a module, a layer or a concrete function has; None if unknown."""
     variables = getattr(fun_tf, "variables", None)
     if variables is None or callable(variables):
-        return None
+        # What TensorFlow has loaded: its `__call__`, an attribute, or its signatures read them.
+        called = getattr(fun_tf, "__call__", None)  # noqa: B004  # not whether it can be called
+        functions = getattr(called, "concrete_functions", None)
+        if not functions and isinstance(signatures := getattr(fun_tf, "signatures", None), Mapping):
+            functions = [*signatures.values()]
+        if not functions:
+            return None
+        found = (variable for function in functions for variable in function.variables)
+        variables = {id(variable): variable for variable in found}.values()
     # A variable of Keras 3 is an object of its own around TensorFlow's.
     return tuple(v if isinstance(v, tf.Variable) else v.value for v in variables)
 

@@ -17,7 +17,7 @@ from jax import export
 
 from bridge.chains.lifted_export import export_vjp_of_lifted
 from bridge.chains.orders import NOT_DIFFERENTIABLE, ChainOptions
-from bridge.core._jax import cut_vjp
+from bridge.core._jax import cut_vjp, trace_with_symbolic_solves
 from bridge.core.explaining import explain_tracing
 from bridge.core.narrowing import x64_if_needed
 from bridge.exporting.lowering import explain_gradient
@@ -172,11 +172,13 @@ def vjp_of(exported: export.Exported) -> export.Exported:
 
 def _vjp_on_mesh(exported: export.Exported) -> export.Exported:
     """Return the VJP; an error of JAX that says little becomes one that says what to do."""
-    if not exported.has_vjp():
-        return export_vjp_of_lifted(exported)
+    saved = exported.has_vjp()
+    trace = exported.vjp if saved else functools.partial(export_vjp_of_lifted, exported)
     try:
-        return exported.vjp()
+        return trace_with_symbolic_solves(trace)
     except Exception as error:
+        if not saved:
+            raise
         explained: InteropError | None = None
         if isinstance(error, NotImplementedError):
             explained = explain_gradient(exported.fun_name, exported.platforms, error)

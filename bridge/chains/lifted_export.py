@@ -116,4 +116,5 @@ def _export(
         name=exported.fun_name,
         platforms=platforms or exported.platforms,
         disabled_checks=from_exported(exported, allow_flat_trees=True).disabled_checks,
+        is_made_here=True,
     )

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from bridge.core.operations_option import parse_operations
+from bridge.core.operations_option import OperationsOption, parse_operations
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck, parse_checks
 from xla_call_module.errors import ArgumentError, InteropError, StructureError
-from xla_call_module.linalg.linalg_option import parse_linalg
+from xla_call_module.linalg.linalg_option import LinalgOption, parse_linalg
 from xla_call_module.passes.constants import HOISTED_FROM, check_hoisting
 from xla_call_module.passes.module_pass import UnparsedCall
 from xla_call_module.passes.pipeline import Artifact, Target
@@ -84,10 +84,10 @@ class ChainOptions:
         cls,
         *,
         disabled_checks: Sequence[Check],
-        linalg: str,
+        linalg: LinalgOption,
         residuals: bool,
         hoist_constants: int | None,
-        operations: str,
+        operations: OperationsOption,
         for_converters: bool = False,
     ) -> ChainOptions:
         """Return the options that the verbs take under the same names.

@@ -74,7 +74,7 @@ def _refuse_devices(call: CallModule) -> None:
     if call.nr_devices != 1:
         raise ShardingError(
             f"{call.name} is for {call.nr_devices} devices, and TensorFlow's operations are for "
-            'one. To do: export it without shardings, or leave out operations="tensorflow".'
+            'one. To do: export it without shardings, or pass operations="xla".'
         )
 
 

@@ -21,10 +21,11 @@ from bridge.checking_gradients.pullbacks import (
     tf_jvp,
     tf_pullbacks,
 )
+from bridge.core._jax import lacks_forward_mode
 from bridge.core.keys import to_physical
 from bridge.verifying.comparison import Tolerance, describe_difference, largest
 from xla_call_module.call import CallModule, TensorSpec, bind_symbols
-from xla_call_module.errors import DtypeError, StructureError
+from xla_call_module.errors import DtypeError, StructureError, UnsupportedError
 from xla_call_module.exported import from_exported
 
 __all__ = ["GradientCheck", "GradientProblem", "to_problem"]
@@ -237,10 +238,19 @@ class GradientCheck:
 
         Raises:
             AssertionError: the first difference.
+            UnsupportedError: JAX itself has no forward mode for the function.
         """
         problem = self._problem
         push = jax.jit(partial(jax_jvp, problem.function))
-        expected = [np.asarray(array) for array in push(problem.primals, problem.tangents)]
+        try:
+            expected = [np.asarray(array) for array in push(problem.primals, problem.tangents)]
+        except TypeError as error:
+            if not lacks_forward_mode(error):
+                raise
+            raise UnsupportedError(
+                f"{problem.call.name} has a jax.custom_vjp, for which JAX has no forward mode. To "
+                "do: leave out forward=True."
+            ) from error
         of_inputs, _ = self._differentiated()
         actual = self._enter(tf_jvp, of_inputs)(problem.tangents)
         scale = largest(expected)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from bridge.core.operations_option import OPERATIONS
+from bridge.formats.file_format import TOLERANCE
 from xla_call_module.linalg.linalg_option import LINALG
 
 __all__ = [
@@ -30,7 +31,6 @@ __all__ = [
     "to_names",
     "to_parts",
     "to_sizes",
-    "to_tolerance_numbers",
     "to_updates",
 ]
 
@@ -64,19 +64,6 @@ def to_sizes(text: str) -> tuple[int, ...]:
         return tuple(map(int, to_parts(text)))
     except ValueError as error:
         message = f"{text!r} is no list of batch sizes such as 1,8,32"
-        raise argparse.ArgumentTypeError(message) from error
-
-
-def to_tolerance_numbers(text: str) -> tuple[float, ...]:
-    """Return tolerances such as `1e-3` or `1e-3,1e-6`. Whether they are ones is checked later.
-
-    Raises:
-        ArgumentTypeError: they are no numbers.
-    """
-    try:
-        return tuple(map(float, to_parts(text)))
-    except ValueError as error:
-        message = f"{text!r} is neither rtol nor rtol,atol, such as 1e-3,1e-6"
         raise argparse.ArgumentTypeError(message) from error
 
 
@@ -198,6 +185,7 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
     "keep": {"metavar": "COUNT", "type": int, "default": None, "help": "how many versions stay"},
     "params_key": {**PARAMS_KEY, "default": None},
     "params_separator": {**PARAMS_SEPARATOR, "default": None},
+    "tolerance": TOLERANCE,
     "path": {"flag": "path", "type": expand_home, "help": "the folder with saved_model.pb"},
     "platform": {"default": "cpu", "help": "one of those that it was lowered for"},
     "platforms": {

@@ -69,7 +69,7 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     add_fields(parser, ExportRequest)
     add_arguments(parser, *SAVE_ARGUMENTS)
     parser.add_argument("--check", action="store_true", help="run it in TensorFlow and compare")
-    add_arguments(parser, "python", "json", "imports")
+    add_arguments(parser, "python", "tolerance", "json", "imports")
 
 
 def run_export_command(options: argparse.Namespace) -> int:
@@ -105,6 +105,8 @@ def _check_request(request: ExportRequest, options: argparse.Namespace) -> None:
     """End the process where an argument would have no effect, or nothing could be written."""
     if options.python is not None and not options.check:
         options.parser.error("--python is for --check")
+    if options.tolerance is not None and not options.check:
+        options.parser.error("--tolerance is for --check")
     if options.check and is_remote(parse_path(request.out)):
         options.parser.error("--check needs a folder, and --out is an address")
     if not request.overwrite and os.path.lexists(request.out):
@@ -122,7 +124,7 @@ def _check(
     """Return the comparison with TensorFlow, or why it could not be made."""
     progress("comparing TensorFlow with JAX")
     try:
-        return verify(options.out, python=options.python), ""
+        return verify(options.out, python=options.python, tolerance=options.tolerance), ""
     except (MissingDependencyError, OSError) as error:
         return None, str(error)
     except InteropError as error:

@@ -29,12 +29,14 @@ from bridge.cli.command_arguments import (
     read_save_arguments,
     to_parts,
     to_sizes,
-    to_tolerance_numbers,
 )
 from bridge.cli.convert_command import add_convert, run_convert
+from bridge.cli.explain_command import add_explain, run_explain
 from bridge.cli.export_command import add_export, run_export_command
 from bridge.cli.inspect_command import add_inspect, run_inspect
+from bridge.cli.serve_command import add_serve, run_serve
 from bridge.cli.update_command import add_update, run_update
+from bridge.core.operations_option import OPERATIONS
 from bridge.formats.format_registry import all_formats, file_names
 from bridge.verify import verify
 from savedmodel.files.model_folder import read_one_version
@@ -303,6 +305,12 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force", action="store_true", help="make a new version although nothing has changed"
     )
+    parser.add_argument(
+        "--operations",
+        choices=OPERATIONS,
+        help="what MODEL's copy runs: TensorFlow's own operations, on every server, which is the "
+        "default, or its modules, which XLA compiles where the server has the option for it",
+    )
 
 
 def _add_rollback(parser: argparse.ArgumentParser) -> None:
@@ -317,6 +325,7 @@ def _run_publish(options: argparse.Namespace) -> int:
 
     if options.model is None and options.weights is None:
         options.parser.error("MODEL or --weights is required")
+    operations = {} if options.operations is None else {"operations": options.operations}
     published = publish(
         options.model,
         options.base_path,
@@ -328,6 +337,7 @@ def _run_publish(options: argparse.Namespace) -> int:
         name=options.name,
         measure=options.measure,
         force=options.force,
+        **operations,
     )
     _print_published(published, as_json=options.json)
     return 0
@@ -420,7 +430,7 @@ def _run_run(options: argparse.Namespace) -> int:
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, "path", "python", "json", "imports")
+    add_arguments(parser, "path", "python", "tolerance", "json", "imports")
     parser.add_argument(
         "--record", metavar="FILE", type=expand_home, help="write the inputs and what JAX computes"
     )
@@ -431,12 +441,6 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
         help="compare with what was recorded, without JAX",
     )
     parser.add_argument("--seed", type=int, default=0, help="the seed of the random inputs")
-    parser.add_argument(
-        "--tolerance",
-        metavar="RTOL[,ATOL]",
-        type=to_tolerance_numbers,
-        help="the allowed difference, as numpy.testing takes it; by default that of each dtype",
-    )
     parser.add_argument(
         "--probes",
         metavar="KINDS",
@@ -483,6 +487,7 @@ def _run_verify(options: argparse.Namespace) -> int:
 _COMMANDS = (
     _Command("benchmark", "run a file by every runtime at hand", add_benchmark, run_benchmark),
     _Command("diff", "show in what two SavedModels differ", _add_diff, _run_diff),
+    _Command("explain", "print what helps against a class of errors", add_explain, run_explain),
     _Command("export", "write a SavedModel", add_export, run_export_command),
     _Command("inspect", "show what is in a SavedModel", add_inspect, run_inspect),
     _Command("manifest", "compare a SavedModel with its manifest", _add_manifest, _run_manifest),
@@ -493,6 +498,7 @@ _COMMANDS = (
     _Command("retarget", "make a SavedModel for an older TensorFlow", _add_retarget, _run_retarget),
     _Command("rollback", "serve an older version again", _add_rollback, _run_rollback),
     _Command("run", "call a function of a file, and show its results", _add_run, _run_run),
+    _Command("serve", "run a model server on this machine, for trying it", add_serve, run_serve),
     _Command("update", "put new weights into a SavedModel", add_update, run_update),
     _Command(
         "verify", "compare a file with JAX in the runtime that serves it", _add_verify, _run_verify

@@ -8,8 +8,9 @@ import functools
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -19,6 +20,7 @@ import jax
 import numpy as np
 from jax import experimental, export, lax, tree_util
 from jax.extend import core
+from jax.interpreters import ad
 from jax.sharding import NamedSharding
 
 from xla_call_module._jax import has_hlo_shardings
@@ -41,6 +43,7 @@ __all__ = [
     "is_for_export",
     "is_lowered_narrow",
     "is_staging",
+    "lacks_forward_mode",
     "map_orders",
     "missing_rule",
     "outside_meshes",
@@ -50,14 +53,31 @@ __all__ = [
     "settings_query",
     "shardings_of_trace",
     "static_parameters",
+    "trace_with_symbolic_solves",
     "tracing_error_kind",
     "transformation_query",
+    "unfiltered_tracebacks",
     "unstable_calls",
     "vary_together",
 ]
 
 # For each argument or result its sharding; None where it has none.
 Shardings = tuple[NamedSharding | None, ...]
+
+
+@contextmanager
+def unfiltered_tracebacks() -> Iterator[None]:
+    """Return a context in which the errors of JAX have the frames inside of it.
+
+    `jax_traceback_filtering` is a setting of the process, which JAX has no context for. What other
+    threads raise meanwhile has these frames, too. The gate can go when there is one.
+    """
+    before = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", "off")
+    try:
+        yield
+    finally:
+        jax.config.update("jax_traceback_filtering", before)
 
 
 def enable_x64(is_enabled: bool = True) -> AbstractContextManager[Any]:  # noqa: FBT001, FBT002
@@ -401,6 +421,15 @@ def unstable_calls(error: Exception) -> list[tuple[str, str]]:
     return re.findall(call, str(error))
 
 
+def lacks_forward_mode(error: Exception) -> bool:
+    """Return whether an error says that a `jax.custom_vjp` has no derivative in forward mode.
+
+    It is a plain TypeError (jax/_src/custom_derivatives.py), told by its text alone. Without the
+    gate the error is JAX's own. It can go when it has a class.
+    """
+    return type(error) is TypeError and "(jvp) to a custom_vjp" in str(error)
+
+
 def tracing_error_kind(error: Exception) -> str:
     """Return which kind of thing a trace did not have; empty for another error.
 
@@ -525,6 +554,61 @@ def is_certain(comparison: Callable[[], bool]) -> bool:
         if type(error).__name__ != _INCONCLUSIVE:
             raise
         return False
+
+
+_CHANGING_RULES = threading.RLock()
+
+
+def trace_with_symbolic_solves(trace: Callable[[], export.Exported]) -> export.Exported:
+    """Return what a trace returns, which may differentiate triangular solves of any number.
+
+    JAX's rule for the triangle compares the number of right-hand sides with the order of the
+    matrix, to multiply in the cheaper order, and raises where it is symbolic
+    (jax/_src/lax/linalg.py, `_triangular_solve_jvp_rule_a`). Then it is traced again with a rule
+    that compares nothing. Without the gate such a function has no gradient. It can go when JAX asks
+    whether the comparison is certain.
+    """
+    try:
+        return trace()
+    except Exception as error:
+        if tracing_error_kind(error) != "size":
+            raise
+    primitive = _triangular_solve_primitive()
+    with _CHANGING_RULES:
+        rule = ad.primitive_jvps[primitive]
+        ad.primitive_jvps[primitive] = functools.partial(_derivative_of_solve, primitive)
+        try:
+            return trace()
+        finally:
+            ad.primitive_jvps[primitive] = rule
+
+
+@functools.cache
+def _triangular_solve_primitive() -> Any:
+    """Return a primitive that `jax.lax.linalg` does not list in every version."""
+    one = np.ones((1, 1), np.float32)
+    jaxpr: Any = jax.make_jaxpr(lax.linalg.triangular_solve)(one, one)
+    (equation,) = jaxpr.eqns
+    return equation.primitive
+
+
+def _derivative_of_solve(
+    primitive: Any, primals: Sequence[Any], tangents: Sequence[Any], **options: Any
+) -> tuple[Any, Any]:
+    """Return the solution of `op(T) X = B` and its tangent, that of `op(T) X' = B' - op(T') X`."""
+    triangle, right = primals
+    changes, right_changes = tangents
+    solution = primitive.bind(triangle, right, **options)
+    known = ad.instantiate_zeros(right_changes)
+    if type(changes) is not ad.Zero:
+        keep = jax.numpy.tril if options["lower"] else jax.numpy.triu
+        strict = (-1 if options["lower"] else 1) if options["unit_diagonal"] else 0
+        changes = keep(changes, k=strict)
+        changes = changes.mT if options["transpose_a"] else changes
+        changes = changes.conj() if options["conjugate_a"] else changes
+        pair = (changes, solution) if options["left_side"] else (solution, changes)
+        known = known - jax.numpy.matmul(*pair, precision=lax.Precision.HIGHEST)
+    return solution, primitive.bind(triangle, known, **options)
 
 
 def bind_equation(equation: Any, operands: Iterable[Any]) -> Sequence[Any]:

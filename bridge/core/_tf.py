@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ __all__ = [
     "annotate_sharding",
     "compiler_refusal",
     "composite_tensor_classes",
+    "disable_xla",
     "eager_mode",
     "function_inliner",
     "gradient_query",
@@ -63,6 +66,21 @@ def composite_tensor_classes() -> tuple[type, ...]:
         return (tf.__internal__.CompositeTensor,)
     except AttributeError:
         return (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)
+
+
+def disable_xla() -> None:
+    """Let TensorFlow compile nothing by XLA from now on, in the whole process.
+
+    A server that is started without `--xla_cpu_compilation_enabled` calls the same function
+    (main in tensorflow_serving/model_servers/main.cc), which has a name in C++ alone
+    (tensorflow/compiler/jit/flags.h). The gate can go when Python has one.
+    """
+    with private_name("jax-tf-bridge serve without --xla", "tensorflow"):
+        folder = Path(tf.sysconfig.get_lib())
+        libraries = [file for file in folder.glob("libtensorflow_cc.*") if ".2" in file.name]
+        if not libraries:
+            raise ImportError(f"no libtensorflow_cc in {folder}")
+        ctypes.CDLL(str(libraries[0]))._ZN10tensorflow21DisableXlaCompilationEv()
 
 
 def annotate_sharding(tensor: tf.Tensor, tile_assignment: np.ndarray[Any, Any] | None) -> tf.Tensor:

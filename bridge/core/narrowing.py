@@ -12,12 +12,21 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import tree_util
 
 from bridge.core._jax import enable_x64
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import DtypeError
+from xla_call_module.tracebacks import warn
 
-__all__ = ["check_narrowing", "is_narrowed", "narrow_array", "narrow_dtype", "x64_if_needed"]
+__all__ = [
+    "check_narrowing",
+    "is_narrowed",
+    "narrow_array",
+    "narrow_dtype",
+    "warn_of_narrowing",
+    "x64_if_needed",
+]
 
 # The number of elements that are checked at a time.
 _PIECE = 1 << 20
@@ -48,6 +57,27 @@ def narrow_array(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any
     return array.astype(narrow_dtype(array.dtype), copy=False)
 
 
+def warn_of_narrowing(params: Any) -> None:
+    """Warn of numpy arrays with floating-point numbers that JAX rounds to 32 bits.
+
+    Args:
+        params: the pytree of the parameters.
+    """
+    leaves = tree_util.tree_flatten_with_path(params)[0]
+    rounded = [
+        f"params{tree_util.keystr(path)}"
+        for path, leaf in leaves
+        if isinstance(leaf, np.ndarray) and _is_rounded(leaf)
+    ]
+    if rounded:
+        more = f" and {len(rounded) - 1} more" if len(rounded) > 1 else ""
+        warn(
+            f"{rounded[0]}{more} of 64 bits become numbers of 32 bits, since JAX has no others "
+            "while jax_enable_x64 is off. To do: cast them, or "
+            "jax.config.update('jax_enable_x64', True) before anything else."
+        )
+
+
 def check_narrowing(array: np.ndarray[Any, Any], where: str) -> None:
     """Refuse an array of 64 bits with a value that JAX's narrower dtype does not have.
 
@@ -61,8 +91,7 @@ def check_narrowing(array: np.ndarray[Any, Any], where: str) -> None:
     if array.dtype.kind not in "iufc" or not is_narrowed(array.dtype):
         return
     narrow = narrow_dtype(array.dtype)
-    pieces: Any = np.nditer(array, ["external_loop", "buffered", "zerosize_ok"], buffersize=_PIECE)
-    for piece in pieces:
+    for piece in _pieces(array):
         changed = _is_changed(piece, narrow)
         if changed.any():
             raise DtypeError(
@@ -71,6 +100,22 @@ def check_narrowing(array: np.ndarray[Any, Any], where: str) -> None:
                 "To do: jax.config.update('jax_enable_x64', True) before anything else, or pass "
                 f"{narrow.name}."
             )
+
+
+def _pieces(array: np.ndarray[Any, Any]) -> Any:
+    return np.nditer(array, ["external_loop", "buffered", "zerosize_ok"], buffersize=_PIECE)
+
+
+def _is_rounded(array: np.ndarray[Any, Any]) -> bool:
+    """Return whether JAX's narrower dtype has another number in the place of a finite one."""
+    if array.dtype.kind not in "fc" or not is_narrowed(array.dtype):
+        return False
+    narrow = narrow_dtype(array.dtype)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return any(
+            bool(np.any((piece.astype(narrow) != piece) & np.isfinite(piece.astype(narrow))))
+            for piece in _pieces(array)
+        )
 
 
 def _is_changed(array: np.ndarray[Any, Any], narrow: np.dtype[Any]) -> np.ndarray[Any, Any]:

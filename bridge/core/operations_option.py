@@ -6,15 +6,25 @@ The options are `operations` and, for the second, `for_converters`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from xla_call_module.errors import StructureError
 
-__all__ = ["OPERATIONS", "XLA", "parse_operations", "refuse_for_converters", "resolve_order"]
+__all__ = [
+    "OPERATIONS",
+    "PLAIN",
+    "XLA",
+    "OperationsOption",
+    "parse_operations",
+    "refuse_for_converters",
+    "resolve_order",
+]
 
-XLA = "xla"
 # The default, and what the verbs take besides.
-OPERATIONS = (XLA, "tensorflow")
+OperationsOption = Literal["xla", "tensorflow"]
+OPERATIONS: tuple[OperationsOption, ...] = get_args(OperationsOption)
+XLA: OperationsOption = "xla"
+PLAIN: OperationsOption = "tensorflow"
 
 
 def parse_operations(operations: object, *, for_converters: bool = False) -> bool:

@@ -54,8 +54,16 @@ def _convert(node: TreeNode, numbers: Iterator[int]) -> Structure:
 
 
 def _text(name: TreeNode) -> str:
-    """Return the text of a key, as Python has it."""
-    return str(_key(name))
+    """Return the text of a key, as Python has it, which a file can hold."""
+    text = str(_key(name))
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise StructureError(
+            f"The key {text!r} of a pytree has half of a character (a surrogate), which UTF-8 has "
+            "not. To do: take other letters."
+        ) from error
+    return text
 
 
 def _key(name: TreeNode) -> Any:

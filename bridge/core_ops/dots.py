@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
 from xla_call_module.size_polynomials import Dim, product
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "product_operands", "to_result"]
 
 _ELEMENTS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
+# JAX on a CPU takes algorithms that round operands to these, and does not round them.
+_UNROUNDED = ("bf16",)
 # The bits of the fractions of element types, and numbers that are within the bounds of all of them.
 _FRACTIONS = {"bf16": 8, "f16": 11, "f32": 24, "f64": 53, "tf32": 11}
 _LEAST, _GREATEST = 2.0**-14, 2.0**15
@@ -46,34 +49,72 @@ class _Side:
         return [self.value.shape[axis] for axis in axes]
 
 
+def product_operands(graph: TensorGraph, op: Operation) -> list[Value]:
+    """Return both operands in the dtype in which they are multiplied and their products added.
+
+    It has all numbers of the operands, and of the result where that is not narrower:
+    `preferred_element_type` widens operands, and rounds only what has been added.
+    """
+    dtype = _product_dtype([*(value.dtype for value in op.operands[:2]), op.result.dtype])
+    return [nodes.cast(graph, value, dtype) for value in op.operands[:2]]
+
+
+def _product_dtype(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
+    floats = {dtype for dtype in dtypes if not _is_integer(dtype)}
+    if not floats:
+        return dtypes[-1]
+    if any(dtype.kind == "c" for dtype in floats):
+        return np.result_type(*floats)
+    widest = max(dtype.itemsize for dtype in floats)
+    wide = {dtype for dtype in floats if dtype.itemsize == widest}
+    small_integers = all(dtype.itemsize == 1 for dtype in dtypes if _is_integer(dtype))
+    if len(wide) == 1 and (small_integers or widest >= np.dtype(np.float32).itemsize):
+        return wide.pop()
+    return np.dtype(np.float32)
+
+
+def _is_integer(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "b" or "int" in dtype.name
+
+
+def to_result(graph: TensorGraph, op: Operation, made: Value) -> Value:
+    """Return what was added as the result, converted as StableHLO converts it."""
+    if made.dtype == op.result.dtype:
+        return made
+    converted = dataclasses.replace(op, operands=(made,))
+    result = op.target.rules["stablehlo.convert"].emit(graph, converted)
+    assert isinstance(result, Value), "a conversion has one result"
+    return result
+
+
 def _dot_general(graph: TensorGraph, op: Operation) -> Value:
     _check_algorithm(op)
-    numbers = op.dimension_numbers()
-    values = [nodes.cast(graph, value, op.result.dtype) for value in op.operands]
+    numbers, values = op.dimension_numbers(), product_operands(graph, op)
     left, right = (
         _side(value, numbers, name) for value, name in zip(values, ("lhs", "rhs"), strict=True)
     )
-    if not left.contracted:
-        return _outer_product(graph, left, right)
-    return _product(graph, left, right)
+    compute = _product if left.contracted else _outer_product
+    return to_result(graph, op, compute(graph, left, right))
 
 
 def _dot(graph: TensorGraph, op: Operation) -> Value:
     """The product of vectors or matrices, an operation that older modules have."""
-    left, right = (nodes.cast(graph, value, op.result.dtype) for value in op.operands)
-    return _product(
+    left, right = product_operands(graph, op)
+    made = _product(
         graph,
         _Side(left, (), (left.rank - 1,), tuple(range(left.rank - 1))),
         _Side(right, (), (0,), tuple(range(1, right.rank))),
     )
+    return to_result(graph, op, made)
 
 
 def _check_algorithm(op: Operation) -> None:
-    """Refuse a product whose operands are to be rounded first."""
+    """Refuse a product whose operands are to be rounded first, on every processor."""
     for side, value in zip(("lhs", "rhs"), op.operands, strict=True):
         precision = re.search(rf"{side}_precision_type = (\w+)", op.text("algorithm"))
         if (
             precision
+            and precision[1] not in _UNROUNDED
             and precision[1] != _ELEMENTS.get(value.dtype.name)
             and not _is_exact_in(precision[1], value)
         ):
@@ -178,10 +219,10 @@ def _is_by_weights(graph: TensorGraph, left: _Side, right: _Side) -> bool:
 
 def _einsum(graph: TensorGraph, op: Operation) -> Value:
     """Return Einsum, an operation of older modules."""
-    values = [nodes.cast(graph, value, op.result.dtype) for value in op.operands]
-    inputs = [graph.expand(value) for value in values]
+    inputs = [graph.expand(value) for value in product_operands(graph, op)]
     equation = op.text("einsum_config")
-    return graph.node("Einsum", inputs, shape=op.shape_like(), equation=equation)
+    made = graph.node("Einsum", inputs, shape=op.shape_like(), equation=equation)
+    return to_result(graph, op, made)
 
 
 RULES = {

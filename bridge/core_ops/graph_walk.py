@@ -16,7 +16,12 @@ from bridge.graphs.values import Value, constant_array
 from xla_call_module.errors import InteropError
 from xla_call_module.stablehlo.modules import find_main, functions_of
 from xla_call_module.stablehlo.operation_locations import describe_location
-from xla_call_module.stablehlo.walking import check_attributes, find_rule, walk_block
+from xla_call_module.stablehlo.walking import (
+    check_attributes,
+    describe_operation,
+    find_rule,
+    walk_block,
+)
 
 __all__ = ["walk_main"]
 
@@ -99,10 +104,10 @@ class _Walker:
             op = read(raw, given, walk, values, self._target)
             emitted = _without_elements(op) or rule.emit(graph, op)
         except InteropError as error:
-            place = describe_location(raw)
-            if place in str(error):
+            what, text = describe_operation(raw), str(error)
+            if describe_location(raw) in text or text.startswith(what):
                 raise
-            raise type(error)(f"{raw.name} at {place}: {error}") from error
+            raise type(error)(f"{what}: {error}") from error
         return [emitted] if isinstance(emitted, Value) else emitted or []
 
     def _call(

@@ -15,7 +15,7 @@ from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, constant_array
 from xla_call_module.dtypes import Array
-from xla_call_module.size_polynomials import Shape, lower_bound, product
+from xla_call_module.size_polynomials import Shape, lower_bound, numbers_of, product
 from xla_call_module.stablehlo.combiners import combiner_of, identity_of
 
 __all__ = [
@@ -107,10 +107,12 @@ def in_lines(
 def is_counting(graph: TensorGraph, value: Value, axis: int) -> bool:
     """Return whether a value is 0, 1, 2, … along a dimension, and the same along the others."""
     unbroadcast = (1,) * (value.rank - len(value.unbroadcast_shape)) + value.unbroadcast_shape
+    if value.array is not None:
+        lines = np.moveaxis(value.array.reshape(numbers_of(unbroadcast)), axis, -1)
+        size = lines.shape[-1]
+        return value.shape[axis] == size and bool((lines == np.arange(size)).all())
     if any(dim != 1 for number, dim in enumerate(unbroadcast) if number != axis):
         return False
-    if value.array is not None:
-        return bool((value.array.reshape(-1) == np.arange(value.array.size)).all())
     node = graph.producer(value)
     while node is not None and node.op_type in ("Cast", "Unsqueeze"):
         node = graph.source(node.inputs[0])

@@ -15,7 +15,14 @@ from bridge.graphs.folding import MAX_BYTES
 from bridge.graphs.size_arithmetic import may_wrap
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, constant_array, contents_of, of_array, of_size, of_sizes
-from xla_call_module.size_polynomials import Dim, is_static, maximum, minimum, numbers_of
+from xla_call_module.size_polynomials import (
+    Dim,
+    is_static,
+    maximum,
+    minimum,
+    numbers_of,
+    product,
+)
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
 __all__ = ["RULES", "Row", "Written", "add_offsets", "clamp", "pad", "read_slice", "start_vectors"]
@@ -185,14 +192,39 @@ def pad(
             value = _spread(graph, value, filling, axis, count)
     before, after = ([_natural(dim) for dim in dims] for dims in (low, high))
     if any(dim != 0 for dim in (*before, *after)):
-        shape = [
-            dim + first + last for dim, first, last in zip(value.shape, before, after, strict=True)
-        ]
-        sizes = graph.vector([*before, *after])
-        value = graph.node("Pad", [value, sizes, filling], shape=shape)
+        limit = graph.max_padded_rank
+        rows = value.rank if limit is None or value.rank <= limit else 1
+        for start in range(0, value.rank, rows):
+            value = _padded(
+                graph, value, filling, start, before[start:][:rows], after[start:][:rows]
+            )
     starts = [_natural(dim * -1) for dim in low]
     limits = [dim - _natural(last * -1) for dim, last in zip(value.shape, high, strict=True)]
     return nodes.slice_(graph, value, starts, limits, [1] * value.rank)
+
+
+def _padded(
+    graph: TensorGraph,
+    value: Value,
+    filling: Value,
+    start: int,
+    before: Sequence[Dim],
+    after: Sequence[Dim],
+) -> Value:
+    """Return the value with scalars around some of its dimensions, as many as there are numbers."""
+    if not any(dim != 0 for dim in (*before, *after)):
+        return value
+    stop = start + len(before)
+    ends = [(product(value.shape[:start]), 0, 0)] if start else []
+    sizes = list(zip(value.shape[start:stop], before, after, strict=True))
+    rest = [(product(value.shape[stop:]), 0, 0)] if stop < value.rank else []
+    rows = [*ends, *sizes, *rest]
+    shape = [dim + first + last for dim, first, last in rows]
+    numbers = graph.vector([row[side] for side in (1, 2) for row in rows])
+    flat = nodes.reshape(graph, value, [dim for dim, *_ in rows])
+    made = graph.node("Pad", [flat, numbers, filling], shape=shape)
+    whole = [dim + first + last for dim, first, last in sizes]
+    return nodes.reshape(graph, made, [*value.shape[:start], *whole, *value.shape[stop:]])
 
 
 def _natural(dim: Dim) -> Dim:

@@ -6,14 +6,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bridge.core_ops.regions import is_counting
 from bridge.core_ops.stablehlo_operation import Operation
 from bridge.graphs import nodes
+from bridge.graphs.folding import ELEMENTWISE, OF_NUMBERS
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
 from xla_call_module.size_polynomials import Dim
 from xla_call_module.stablehlo.attributes import comparison_direction
+from xla_call_module.stablehlo.sort_keys import SortKey
 
-__all__ = ["comparison_of", "pairwise_places", "reduction_setting", "top_k_options"]
+__all__ = [
+    "check_order",
+    "comparison_of",
+    "pairwise_places",
+    "reduction_setting",
+    "top_k_options",
+]
 
 
 def top_k_options(op: Operation) -> tuple[int, bool] | None:
@@ -46,6 +55,55 @@ def comparison_of(op: Operation) -> str:
     if len(comparisons) != 1 or list(comparisons[0].operands) != arguments:
         return ""
     return comparison_direction(comparisons[0])
+
+
+_OF_ELEMENTS = frozenset({*ELEMENTWISE, *OF_NUMBERS, "Abs", "Cast", "Identity", "Neg", "Where"})
+# Up to how many operations are looked through for what a value follows from.
+_MAX_OPERATIONS = 100
+
+
+def check_order(
+    graph: TensorGraph, op: Operation, keys: Sequence[SortKey] | None, axis: int
+) -> None:
+    """Refuse an unstable sort of which the order of elements with equal keys shows.
+
+    It does not where all operands are compared, or follow from what is compared. Numbers of the
+    places, by which JAX takes the gradient of a sort apart, say which of equal elements came first:
+    any is right, and the first one is taken.
+
+    Raises:
+        UnsupportedError: it shows.
+    """
+    compared = {key.operand for key in keys or ()}
+    others = [value for n, value in enumerate(op.operands) if n not in compared]
+    if op.flag("is_stable") or (len(op.operands) == 1 and not op.operands[0].is_float):
+        return  # integers that are equal are the same
+    names = {graph.reference(op.operands[number]) for number in compared}
+    if any(
+        value.scalar is None
+        and not is_counting(graph, value, axis)
+        and not _follows_from(graph, value, names)
+        for value in others
+    ):
+        op.refuse(
+            "it is unstable, so the order of elements with equal keys is undefined",
+            "sort with is_stable=True (stable=True in jax.numpy)",
+        )
+
+
+def _follows_from(graph: TensorGraph, value: Value, names: set[str]) -> bool:
+    """Return whether elements are computed of the elements of values at the same place alone."""
+    pending, seen = [graph.reference(value)], set(names)
+    while pending:
+        name = pending.pop()
+        array, node = graph.constant(name), graph.source(name)
+        if name in seen or (array is not None and array.size == 1):
+            continue
+        if node is None or node.op_type not in _OF_ELEMENTS or len(seen) > _MAX_OPERATIONS:
+            return False
+        seen.add(name)
+        pending += node.inputs
+    return bool(names)
 
 
 # All elements are compared with all others, so that many are a hundred million comparisons.

@@ -135,15 +135,28 @@ def dynamic_reduce_window(graph: TensorGraph, op: Operation) -> Sequence[Value]:
 def _reduce(
     graph: TensorGraph, op: Operation, operands: Sequence[Value], windows: _Windows
 ) -> Sequence[Value]:
+    (region,) = op.regions
+    value, start = operands[0], operands[len(operands) // 2]
+    reducer = reducer_of(region) if len(operands) == 2 else ""
+    if reducer == "add" and is_identity(reducer, start):
+        running = _running_sum(graph, value, windows)
+        if running is not None:
+            return [running]
+    if reducer not in ("add", "multiply") or not _is_narrow(value):
+        return _reduce_as(reducer, graph, op, operands, windows)
+    wide = [nodes.cast(graph, operand, np.float32) for operand in operands]  # rounded once
+    (made,) = _reduce_as(reducer, graph, op, wide, windows)
+    return [nodes.cast(graph, made, value.dtype)]
+
+
+def _reduce_as(
+    reducer: str, graph: TensorGraph, op: Operation, operands: Sequence[Value], windows: _Windows
+) -> Sequence[Value]:
+    """Return the reduction by a reducer, or by the region where that is empty."""
     count = len(operands) // 2
     values, starts = operands[:count], operands[count:]
     (region,) = op.regions
-    reducer = reducer_of(region) if count == 1 else ""
     changes_nothing = reducer in REDUCERS and is_identity(reducer, starts[0])
-    if reducer == "add" and changes_nothing:
-        running = _running_sum(graph, values[0], windows)
-        if running is not None:
-            return [running]
 
     def combine(first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
         return region.apply(graph, [*first, *second])
@@ -207,13 +220,17 @@ def _running_sum(graph: TensorGraph, value: Value, windows: _Windows) -> Value |
         return None
     axis, reverse = way
     size = windows.sizes[axis]
-    is_narrow = value.is_float and value.dtype.itemsize < np.dtype(np.float32).itemsize
-    if is_narrow and isinstance(size, int) and size <= _MAX_IN_ORDER:
+    if _is_narrow(value) and isinstance(size, int) and size <= _MAX_IN_ORDER:
         return _sum_in_order(graph, graph.expand(value), axis, size, reverse=reverse)
     index = nodes.constant(axis, np.int64)
     return graph.node(
         "CumSum", [graph.expand(value), index], shape=value.shape, reverse=int(reverse)
     )
+
+
+def _is_narrow(value: Value) -> bool:
+    """Return whether elements are floats of less than 32 bits."""
+    return value.is_float and value.dtype.itemsize < np.dtype(np.float32).itemsize
 
 
 def _sum_in_order(

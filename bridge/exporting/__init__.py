@@ -7,7 +7,8 @@
    and of values; `specifications` does that for the arguments of `convert` as they arrive.
 3. `export_model.export_model` traces it, which makes an `ExportedModel`: the same pair of function
    and parameters. `lowering` exports it for several platforms, and says what to do where one of
-   them cannot. `stages` takes what JAX has traced already.
+   them cannot. `trace_errors` says what a function was traced for that JAX refuses.
+   `stages` takes what JAX has traced already.
 
 4. `source` opens what is exported already: an `Exported` in a file or bytes (`exported_file`),
    StableHLO, a SavedModel. `read_source` makes one value of it, or of a function: a `Source`.

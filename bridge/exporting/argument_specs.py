@@ -75,12 +75,14 @@ def _read(arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _is_shape(value: Any) -> bool:
-    """Return whether it is a shape as TensorFlow has it, with None for unknown sizes."""
-    kinds = {type(size) for size in value} if isinstance(value, (list, tuple)) else set()
-    return kinds == {type(None), int}
+    """Return whether it is a shape: numbers, with None or names for the sizes without one."""
+    sizes = value if isinstance(value, (list, tuple)) else ()
+    named = [size is None or (isinstance(size, str) and size.isidentifier()) for size in sizes]
+    numbers = [type(size) is int for size in sizes]
+    return any(named) and any(numbers) and sum(named) + sum(numbers) == len(sizes)
 
 
-def _as_text(shape: Sequence[int | None]) -> str:
+def _as_text(shape: Sequence[int | str | None]) -> str:
     return f"f32[{','.join('?' if size is None else str(size) for size in shape)}]"
 
 

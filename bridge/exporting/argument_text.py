@@ -18,6 +18,8 @@ _PREFIXES = {"uint": "u", "bfloat": "bf", "int": "i", "float": "f", "complex": "
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ARRAY = re.compile(r"([A-Za-z][A-Za-z0-9_]*(?:<\w+>)?)\s*\[")
 _KEY = re.compile(r"[^\W\d][\w./~-]*|\d+|'[^']*'|\"[^\"]*\"")
+# The sizes of a shape, of which there are several, or one is a number.
+_SHAPE = re.compile(r"\w+(\s*,\s*(\w+|\?))+|\d+")
 _AROUND_SIGNS = re.compile(r"\s*([,+*^()-])\s*")
 _SPACE = re.compile(r"\s*")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
@@ -185,6 +187,11 @@ class _Reader:
             return None
         if name is not None and name[0] in DTYPE_NAMES:
             raise self.error(f"{name[0]} has no shape; a scalar is {name[0]}[]", start)
+        if _SHAPE.fullmatch(self.text):
+            raise StructureError(
+                f"The arguments {self.text!r} are sizes without a dtype. To do: write them as "
+                f"'f32[{self.text}]'."
+            )
         raise self.error(f"expected an argument, found {self.text[start:] or 'the end'!r}", start)
 
     def _array(self, opened: re.Match[str]) -> ArrayText:

@@ -37,11 +37,15 @@ class Passed:
         wrapper: for a module a function that calls it, with `{}` in the place of its arguments;
             empty where there is none, and None for what is no module.
         lacks_params: whether `params=` could have been passed, and was not.
+        parameters: the names of the first arguments, which hold the parameters.
+        options: for a layer the options that would pass more arguments; empty for others.
     """
 
     said: str = ""
     wrapper: str | None = None
     lacks_params: bool = False
+    parameters: tuple[str, ...] = ()
+    options: str = ""
 
 
 def check_call(
@@ -161,5 +165,6 @@ def _cure(name: str, missing: Sequence[str], kwargs: Mapping[str, Any], passed: 
         wrapper = f"pass a function that does, {passed.wrapper.format(f'x, {bound}')}"
         is_switch = _SWITCHES.keys() >= {*missing}
         return wrapper if is_switch else f"describe {names} in args=, too, or {wrapper}"
-    pass_too = f"describe {names} in args=" if passed.said else f"pass {names}"
-    return f"{pass_too}, too, or bind it, as in functools.partial({name}, {bound})"
+    describes = passed.said.startswith("args=")
+    pass_too = f"describe {names} in args=" if describes else f"pass {names}"
+    return f"{pass_too}, too{passed.options}, or bind it, as in functools.partial({name}, {bound})"

@@ -12,6 +12,7 @@ from jax import export, stages, tree_util
 
 from bridge.core._jax import static_parameters
 from bridge.core.explaining import arguments_of
+from bridge.core.narrowing import warn_of_narrowing
 from bridge.core.updates import UpdatePositions
 from bridge.exporting.argument_specs import to_specs
 from bridge.exporting.call_check import Passed
@@ -79,6 +80,7 @@ def export_model(
         FormatError, OSError: a file holds no `Exported`, or cannot be read.
         Exception: what tracing it raises.
     """
+    warn_of_narrowing(params)
     if isinstance(model, Mapping) and not all(map(is_exported, model.values())):
         return _export_each(
             model, params=params, trainable=trainable, inputs=inputs, args=args,
@@ -127,7 +129,8 @@ def _passed(function: ModelFunction, specs: Sequence[Any], by_name: Mapping[str,
     lacking = " and params= was not passed" if lacks_params else ""
     after = " after params" if specs and function.params is not None else ""
     said = f"args= gives {arguments_of(specs, by_name)}{after}{lacking}"
-    return Passed(said, function.wrapper, lacks_params)
+    parameters = () if function.params is None else ("params",)
+    return Passed(said, function.wrapper, lacks_params, parameters)
 
 
 def _export_each(

@@ -11,9 +11,16 @@ from typing import Any
 import jax
 from jax import export, tree_util
 
-from bridge.core._jax import callback_frames, missing_rule, replace_vjp, unstable_calls
+from bridge.core._jax import (
+    callback_frames,
+    missing_rule,
+    replace_vjp,
+    trace_with_symbolic_solves,
+    unstable_calls,
+)
 from bridge.core.explaining import calls_back, explain_tracing
 from bridge.exporting.call_check import Passed, check_call
+from bridge.exporting.trace_errors import explain_refusal
 from xla_call_module._jax import survive_forks
 from xla_call_module.checks import DisabledCheck, parse_checks, unite
 from xla_call_module.errors import (
@@ -22,6 +29,7 @@ from xla_call_module.errors import (
     StructureError,
     UnsupportedError,
     VersionError,
+    quote,
 )
 from xla_call_module.exported import from_exported, to_jax_checks
 from xla_call_module.linalg.lapack import is_portable
@@ -43,6 +51,7 @@ def export_for(
     platforms: Sequence[str],
     disabled_checks: Sequence[DisabledCheck],
     passed: Passed | None = None,
+    is_made_here: bool = False,
 ) -> export.Exported:
     """Return the `Exported` of a function, for all of the platforms.
 
@@ -54,6 +63,8 @@ def export_for(
         platforms: the platforms to lower for, in the order of the platform index.
         disabled_checks: safety checks to leave out; those that JAX does not have are ignored.
         passed: how the arguments were passed, for messages; None for a plain call.
+        is_made_here: whether the function is none of the user's, so that what JAX refuses in it is
+            no mistake of theirs.
 
     Raises:
         ArgumentError: it cannot be called with these arguments, or is a function of TensorFlow.
@@ -71,7 +82,7 @@ def export_for(
         return _export(fun, args, kwargs, platforms=names, disabled_checks=disabled_checks)
 
     try:
-        return export_on(platforms)
+        return trace_with_symbolic_solves(lambda: export_on(platforms))
     except Exception as error:
         check_call(fun, args, kwargs, name=name, passed=passed, error=error)
         explained = explain_tracing(name, error)
@@ -80,7 +91,15 @@ def export_for(
         known = isinstance(error, _REFUSALS) and not isinstance(error, UnsupportedError)
         traced = _trace(fun, args, kwargs) if known else None
         if traced is None:
-            raise
+            if is_made_here:
+                raise
+            parameters = () if passed is None else passed.parameters
+            refused = explain_refusal(
+                name, lambda: fun.trace(*args, **kwargs), args, kwargs, parameters=parameters
+            )
+            if refused is None:
+                raise
+            raise refused from error
         if (frames := callback_frames(traced.jaxpr.jaxpr)) is not None:
             raise calls_back(name, frames) from error
         reasons = _reasons(export_on, platforms)
@@ -208,7 +227,7 @@ def _obstacle(exported: export.Exported, disabled_checks: Sequence[DisabledCheck
     try:
         from_exported(exported, disabled_checks=disabled_checks)
     except InteropError as error:
-        return str(error)
+        return quote(error)
     return ""
 
 
@@ -264,7 +283,7 @@ def _unlowered(
     said = "; ".join(f"{platform}: {reason}" for platform, reason in reasons.items())
     cure = "leave the primitive out of what is exported"
     if obstacle:
-        cure += f", since platforms={list(usable)} would not do either: {obstacle.rstrip('.')}"
+        cure += f", since platforms={list(usable)} would not do either: {obstacle}"
     elif usable:
         cure = f"export it for the others, platforms={list(usable)}"
     return LoweringError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -16,7 +17,38 @@ if TYPE_CHECKING:
     from bridge.verifying.verification import VerifyRow
     from xla_call_module.dtypes import Array
 
-__all__ = ["Conversion", "ConvertCommand", "FileFormat", "Runtime", "RuntimeCall"]
+__all__ = [
+    "TOLERANCE",
+    "Conversion",
+    "ConvertCommand",
+    "FileFormat",
+    "Runtime",
+    "RuntimeCall",
+    "to_tolerance_numbers",
+]
+
+
+def to_tolerance_numbers(text: str) -> tuple[float, ...]:
+    """Return tolerances such as `1e-3` or `1e-3,1e-6`. Whether they are ones is checked later.
+
+    Raises:
+        ArgumentTypeError: they are no numbers.
+    """
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        message = f"{text!r} is neither rtol nor rtol,atol, such as 1e-3,1e-6"
+        raise argparse.ArgumentTypeError(message) from error
+
+
+# The declaration of `--tolerance`, of every command that compares a file with JAX.
+TOLERANCE: Mapping[str, Any] = {
+    "metavar": "RTOL[,ATOL]",
+    "default": None,
+    "type": to_tolerance_numbers,
+    "help": "the allowed difference, as numpy.testing takes it; by default that of the least "
+    "precise dtype that a result was computed with",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,7 @@ class TensorGraph:
     Attributes:
         format: the name of the format, for messages.
         zero_copies: whether a 0 in the shape of a Reshape stands for the operand's size.
+        max_padded_rank: the most dimensions that a Pad takes; None for any number.
         inputs: the inputs in their order.
         nodes: the nodes in an order in which they can run.
         results: the outputs in their order.
@@ -146,6 +147,7 @@ class TensorGraph:
     outer: Self | None
     format: ClassVar[str]
     zero_copies: ClassVar[bool] = True
+    max_padded_rank: ClassVar[int | None] = None
 
     def __init__(self, *, outer: Self | None = None) -> None:
         """Make an empty graph, which may be one inside of another."""

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
-from bridge.inspecting.graph_report import GraphReport
+from bridge.inspecting.graph_report import GraphReport, GraphSignature
 from bridge.inspecting.markup import PAGE_STYLE, element, to_markup
 from bridge.inspecting.order_report import OrderReport
 from bridge.inspecting.pictures import (
@@ -57,11 +57,13 @@ def to_html(report: FileReport, costs: Sequence[CostReport] = ()) -> str:
         element("title", f"{report.path} · jax-tf-bridge"),
         element("style", PAGE_STYLE),
     )
+    signatures = [_signature(signature, report) for signature in report.signatures]
+    others = [] if report.graph is None else [*map(_other, report.graph.signatures)]
     sections = [
         _summary(report),
         *([_releases(report)] if report.signatures else []),
-        *(_signature(signature, report) for signature in report.signatures),
-        *([] if report.graph is None else _graph(report.graph)),
+        *(others + signatures if report.is_default_other else signatures + others),
+        *([] if report.graph is None else [_graph(report.graph)]),
         _sizes(report),
         *([_costs(costs)] if costs else []),
         _rest(report),
@@ -137,23 +139,26 @@ def _operations(title: str, operations: Mapping[str, int]) -> list[Element]:
     return [element("p", title, class_="quiet"), table, *more]
 
 
-def _graph(graph: GraphReport) -> Iterator[Element]:
-    """Yield a section for each signature of other operations, and one for the whole graph."""
-    for signature in graph.signatures:
-        tensors = graph_tensor_rows(signature)
-        yield element(
-            "section",
-            element("h2", f"Signature {signature.key}, of other operations"),
-            _card(_table(["", "name", "type"], tensors[:_MAX_ROWS], code={1, 2})),
-            *_more(len(tensors) - _MAX_ROWS, "input or output"),
-            _card(*_operations("operations", signature.operations)),
-        )
+def _other(signature: GraphSignature) -> Element:
+    """Return the section of a signature of other operations."""
+    tensors = graph_tensor_rows(signature)
+    return element(
+        "section",
+        element("h2", f"Signature {signature.key}, of other operations"),
+        _card(_table(["", "name", "type"], tensors[:_MAX_ROWS], code={1, 2})),
+        *_more(len(tensors) - _MAX_ROWS, "input or output"),
+        _card(*_operations("operations", signature.operations)),
+    )
+
+
+def _graph(graph: GraphReport) -> Element:
+    """Return the section of the whole graph."""
     calls = [
         part
         for call in graph.calls[:_MAX_ROWS]
         for part in (element("h3", call_title(call)), _card(_orders([call.module])))
     ]
-    yield element(
+    return element(
         "section",
         element("h2", "Graph"),
         _card(_facts(graph_facts(graph))),

@@ -31,7 +31,14 @@ from savedmodel.files.assets import WARMUP_FILE
 from savedmodel.files.model_folder import ModelFolder
 from savedmodel.files.records import record_sizes
 from savedmodel.manifest import Manifest, read_manifest
-from savedmodel.model import SERVE_TAG, Parameter, SavedModel, Signature, Variable
+from savedmodel.model import (
+    DEFAULT_SIGNATURE,
+    SERVE_TAG,
+    Parameter,
+    SavedModel,
+    Signature,
+    Variable,
+)
 from savedmodel.read import read_proto, served_graphs, tensorflow_of
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import unite
@@ -199,6 +206,11 @@ class FileReport:
     flags: tuple[str, ...]
     others: Mapping[str, str]
     graph: GraphReport | None = None
+
+    @property
+    def is_default_other(self) -> bool:
+        """Return whether what clients call by default computes more than calls of modules."""
+        return DEFAULT_SIGNATURE in self.others
 
     @property
     def readable_until(self) -> str:

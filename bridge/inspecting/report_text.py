@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bridge.core.mesh_text import draw_grid, draw_mesh
-from bridge.inspecting.graph_report import GraphReport
+from bridge.inspecting.graph_report import GraphReport, GraphSignature
 from bridge.inspecting.operation_counts import operations_text
 from bridge.inspecting.order_report import OrderReport
 from bridge.inspecting.report import FileReport, SignatureReport
@@ -48,9 +48,14 @@ def print_report(report: FileReport, console: Console) -> None:
     read = f", {readers(report.tensorflow)}" if report.tensorflow else ""
     console.print(f"{size(report.bytes)}{read}")
     _print_facts(file_facts(report), console)
+    others = () if report.graph is None else report.graph.signatures
+    if report.is_default_other:
+        _print_others(others, console)
     for signature in report.signatures:
         console.print()
         _print_signature(signature, console)
+    if not report.is_default_other:
+        _print_others(others, console)
     if report.graph is not None:
         _print_graph(report.graph, console)
     console.print()
@@ -84,9 +89,9 @@ def _print_signature(signature: SignatureReport, console: Console) -> None:
             console.print(_text(line), soft_wrap=True)
 
 
-def _print_graph(graph: GraphReport, console: Console) -> None:
-    """Print the signatures, operations and calls of what is more than calls of modules."""
-    for signature in graph.signatures:
+def _print_others(signatures: Sequence[GraphSignature], console: Console) -> None:
+    """Print the signatures that compute more than calls of modules."""
+    for signature in signatures:
         console.print()
         _heading(f"Signature {signature.key}, of other operations", console)
         table = _table()
@@ -94,6 +99,10 @@ def _print_graph(graph: GraphReport, console: Console) -> None:
             table.add_row(*map(_text, row))
         console.print(table)
         console.print(_text(f"operations: {operations_text(signature.operations)}"), soft_wrap=True)
+
+
+def _print_graph(graph: GraphReport, console: Console) -> None:
+    """Print the operations and calls of a graph."""
     console.print()
     _heading("Graph", console)
     _print_facts(graph_facts(graph), console)

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from bridge.core.operations_option import OperationsOption
 from bridge.layers.artifact import LayerFunction, LayerWeight, StaticShape
 from bridge.layers.computation import LayerComputation, MakeRun, check_cast
 from bridge.layers.config_text import decode_artifact, encode_artifact
@@ -23,6 +24,7 @@ from xla_call_module.errors import (
     MissingDependencyError,
     StructureError,
 )
+from xla_call_module.stablehlo.unique_names import scope_names
 from xla_call_module.tracebacks import api_boundary
 from xla_call_module.versions import Release
 
@@ -72,8 +74,15 @@ class LayerBase:
         """Return the shape of an input, None where its rank is not known, and its dtype."""
 
     @abstractmethod
-    def _make_weight(self, weight: LayerWeight, value: Any, *, is_state: bool) -> Any:
-        """Return a variable with an initial value, or with zeros where that is None."""
+    def _make_weight(self, weight: LayerWeight, value: Any, *, name: str, is_state: bool) -> Any:
+        """Return a variable with an initial value, or with zeros where that is None.
+
+        Args:
+            weight: its path, dtype and shape.
+            value: the value.
+            name: the name that TensorFlow takes for it.
+            is_state: whether it is no parameter.
+        """
 
     @abstractmethod
     def _make_constant(self, constant: LayerWeight, value: Any) -> Any:
@@ -134,7 +143,7 @@ class LayerBase:
         *,
         gradient_order: int,
         tensorflow: str | None,
-        operations: str,
+        operations: OperationsOption,
         **given: Any,
     ) -> None:
         """Make the weights of the layer."""
@@ -152,11 +161,15 @@ class LayerBase:
             exported = to_computation(exported, dtypes=dtypes, target=target, **given)
         self._computation = exported
         values, first_state = exported.values, exported.parameters
+        names = scope_names(weight.name for weight in exported.weights)
         self._held = [
             exported.shared[index]
             if index in exported.shared
             else self._make_weight(
-                weight, None if values is None else values[index], is_state=index >= first_state
+                weight,
+                None if values is None else values[index],
+                name=names[index],
+                is_state=index >= first_state,
             )
             for index, weight in enumerate(exported.weights)
         ]

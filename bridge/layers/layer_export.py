@@ -14,7 +14,9 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
-from bridge.core.explaining import flatten
+from bridge.core.explaining import arguments_of, flatten
+from bridge.core.narrowing import warn_of_narrowing
+from bridge.exporting.call_check import Passed
 from bridge.exporting.lowering import export_for
 from bridge.exporting.specifications import ArgumentSpec, specify
 from bridge.layers.artifact import LayerWeight
@@ -29,6 +31,12 @@ from xla_call_module.platforms import DEFAULT_PLATFORMS
 __all__ = ["to_computation"]
 
 _DEFAULT = "float32"
+# What a layer passes before its inputs, and by which of its options.
+_OPTIONS = {
+    "params": "params= for parameters",
+    "state": "state= for a state",
+    "rng": "rng=0 for a PRNG key",
+}
 
 
 def to_computation(
@@ -60,6 +68,7 @@ def to_computation(
     variables, values = _unwrapped(params)
     given = read_arguments(model, train, values, trainable, {"state": state, "rng": rng})
     _check_shared(variables, values, given.params)
+    warn_of_narrowing(given.params)
     states, state = _unwrapped(state)
     count = len(tree_util.tree_leaves(given.params))
     shared = variables | {count + index: variable for index, variable in states.items()}
@@ -131,7 +140,7 @@ def _export(
     try:
         return export_for(
             jitted, (*own, *inputs), keywords, name=name, platforms=DEFAULT_PLATFORMS,
-            disabled_checks=(),
+            disabled_checks=(), passed=_passed(layer, inputs, keywords),
         )  # fmt: skip
     except Exception as error:
         names = {cls.__name__ for cls in type(error).__mro__}
@@ -142,6 +151,15 @@ def _export(
             "it with jax.export.export for the sizes that it is for, with constraints between "
             "symbolic dimensions if need be, and pass the result."
         ) from error
+
+
+def _passed(layer: LayerState, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Passed:
+    """Return how a layer passes the arguments of its function, for messages."""
+    own = tuple(layer.leading)
+    given = arguments_of(inputs, keywords)
+    said = f"the layer passes {', '.join((*own, given))}"
+    others = ", ".join(text for name, text in _OPTIONS.items() if name not in own)
+    return Passed(said, parameters=own, options=f" ({others} of the layer)" if others else "")
 
 
 def _without_unused(function: Any, layer: LayerState, args: Sequence[Any]) -> LayerState:

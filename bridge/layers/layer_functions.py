@@ -14,7 +14,7 @@ from jax import export, tree_util
 from bridge.chains.orders import ChainOptions, check_order
 from bridge.chains.vjp_chain import build_chain
 from bridge.core.keys import is_key
-from bridge.core.operations_option import XLA, parse_operations
+from bridge.core.operations_option import XLA, OperationsOption, parse_operations
 from bridge.core.trees import to_structure
 from bridge.layers.artifact import LayerArtifact, LayerFunction, LayerWeight
 from bridge.layers.layer_state import LayerState, shape_of
@@ -47,7 +47,7 @@ class LayerTarget:
     gradient_order: int = 1
     tensorflow: str | None = None
     installed: Release | None = None
-    operations: str = XLA
+    operations: OperationsOption = XLA
 
     def __post_init__(self) -> None:
         """Refuse what is no number of orders, no release, or no kind of operations."""

@@ -21,7 +21,8 @@ The way of the data:
 A value is an array of JAX, or it is known (`known_values.py`): constants, sizes, which are numbers
 or the dimension expressions of `jax.export`, and the numbers of the platform and of the device.
 What is computed of sizes leaves no operation behind. A `StructuredArray` is an array of which more
-is known than its elements, such as the Householder vectors of a QR decomposition.
+is known than its elements, such as the Householder vectors of a QR decomposition, or a number that
+depends on a size, whose quotients and remainders are sizes again (`uncertain_sizes.py`).
 
 What JAX has a primitive for is that primitive again, since it is what has the derivative:
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from operator import ge
 from typing import Any
 
 import numpy as np
+from jax import export
 
 from bridge.core._jax import is_certain, is_lowered_narrow
 from bridge.lifting.known_values import (
@@ -21,6 +24,7 @@ from bridge.lifting.known_values import (
     SizeArray,
     of_dimensions,
 )
+from xla_call_module.stablehlo.attributes import comparison_direction
 from xla_call_module.stablehlo.constant_evaluation import MAX_EVALUATED, RULES, compute, evaluate
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import tensor_type
@@ -46,6 +50,8 @@ def fold(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
         return _fold_device_number(raw, operands)
     if any(isinstance(operand, PlatformChoice) for operand in operands):
         return _fold_for_platforms(raw, operands)
+    if (deciding := _deciding(raw, operands)) is not None:
+        return deciding
     if not all(isinstance(operand, (np.ndarray, SizeArray)) for operand in operands):
         return None
     is_narrow = any(is_lowered_narrow(operand.dtype) for operand in operands)
@@ -55,6 +61,18 @@ def fold(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
     if any(np.prod(operand.shape) > most for operand in operands):
         return None
     return _fold_sizes(raw, operands)
+
+
+def _deciding(raw: Any, operands: Sequence[LiftedValue]) -> Array | None:
+    """Return the operand that decides a conjunction or disjunction alone; None if there is none."""
+    if raw.name not in ("stablehlo.and", "stablehlo.or"):
+        return None
+    for operand in operands:
+        is_flags = isinstance(operand, np.ndarray) and operand.dtype.kind == "b"
+        if is_flags and (operand == (raw.name == "stablehlo.or")).all():
+            decided: Array = operand
+            return decided
+    return None
 
 
 def _fold_for_platforms(raw: Any, operands: Sequence[LiftedValue]) -> PlatformChoice | None:
@@ -97,7 +115,12 @@ def _fold_sizes(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None
     results: list[Array | None] = []
 
     def is_computed() -> bool:
-        results.append(compute(raw, elements))
+        is_comparison = raw.name == "stablehlo.compare"
+        if is_comparison and (direction := comparison_direction(raw)) in ("EQ", "NE"):
+            equal = _equality(*elements)
+            results.append(equal if direction == "EQ" or equal is None else ~equal)
+        else:
+            results.append(compute(raw, elements))
         return results[0] is not None
 
     # What depends on the sizes, such as whether b is 3, is computed when they are known.
@@ -105,6 +128,22 @@ def _fold_sizes(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None
         return None
     result = np.asarray(results[0], object)
     return None if result.size > MAX_EVALUATED else of_dimensions(result, dtype)
+
+
+def _equality(left: Array, right: Array) -> Array | None:
+    """Return where sizes are equal; None where that depends on what they are.
+
+    JAX says of expressions that they differ where it does not know (`_DimExpr.__eq__` in
+    jax/_src/export/shape_poly.py).
+    """
+    differences = np.asarray(left - right, object).reshape(-1)
+    for difference in differences:
+        if export.is_symbolic_dim(difference):
+            is_less, is_more = partial(ge, -1, difference), partial(ge, difference, 1)
+            if not (is_certain(is_less) or is_certain(is_more)):
+                return None
+    flags = [not export.is_symbolic_dim(d) and d == 0 for d in differences]
+    return np.array(flags, bool).reshape(np.broadcast_shapes(left.shape, right.shape))
 
 
 def _elements(operand: LiftedValue) -> Array:

@@ -409,6 +409,5 @@ RULES = {
     for name in OPERATIONS
 }
 CUSTOM_CALLS = {
-    name: LiftingRule(_lift, (*CUSTOM_CALL_ATTRIBUTES, "sdy.sharding_rule", "xla_shape"))
-    for name in TARGETS
+    name: LiftingRule(_lift, (*CUSTOM_CALL_ATTRIBUTES, "sdy.sharding_rule")) for name in TARGETS
 }

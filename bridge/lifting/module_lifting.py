@@ -29,12 +29,19 @@ from bridge.lifting.known_values import (
 from bridge.lifting.lifted_operation import LiftedRegion, LiftingRule
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from bridge.lifting.splits import slices_in, split_of
+from bridge.lifting.uncertain_sizes import with_size
 from xla_call_module.errors import InteropError, StructureError, quote
 from xla_call_module.stablehlo.attributes import Attributes, callee_of, symbol_name
 from xla_call_module.stablehlo.constant_evaluation import repeated_element
 from xla_call_module.stablehlo.modules import find_main, functions_of, traced_name
 from xla_call_module.stablehlo.operation_locations import describe_location
-from xla_call_module.stablehlo.walking import check_attributes, find_rule, regions_of, walk_block
+from xla_call_module.stablehlo.walking import (
+    check_attributes,
+    describe_operation,
+    find_rule,
+    regions_of,
+    walk_block,
+)
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, Mesh
@@ -136,6 +143,8 @@ class _Lifting:
         check_attributes(raw, rule.attributes)
         results = self._apply(rule, raw, operands, values)
         assert results is not None
+        if len(results) == 1 and (sized := with_size(raw, operands, results[0])) is not None:
+            return [sized]
         return results
 
     def _composite(
@@ -278,12 +287,11 @@ def _place_of(raw: Any) -> Iterator[None]:
     try:
         yield
     except InteropError as error:
-        place = describe_location(raw)
-        if place in str(error):
+        if describe_location(raw) in str(error) or str(error).startswith(describe_operation(raw)):
             raise
-        raise type(error)(f"{raw.name} at {place}: {error}") from error
+        raise type(error)(f"{describe_operation(raw)}: {error}") from error
     except (TypeError, ValueError) as error:
         raise StructureError(
-            f"{raw.name} at {describe_location(raw)}: JAX does not take it: {quote(error)}. To do: "
+            f"{describe_operation(raw)}: JAX does not take it: {quote(error)}. To do: "
             "call it with arguments of the shapes and dtypes that it was exported for."
         ) from error

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from bridge.chains.orders import check_order
-from xla_call_module.errors import UnsupportedError
+from xla_call_module.errors import StructureError, UnsupportedError
 from xla_call_module.tracebacks import api_boundary, warn
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bridge.inspecting.written_file import Quantization, WrittenFile
     from bridge.litert.litert_model import State
     from bridge.sources.bound_call import BoundCall
+    from bridge.verifying.comparison import Tolerance
     from bridge.verifying.verification import VerifyRow
 
 __all__ = ["save_litert", "to_litert"]
@@ -51,6 +52,7 @@ def to_litert(
     updates: Updates | None = None,
     state: State = "variables",
     verify: bool = True,
+    tolerance: Tolerance | float | tuple[float, float] | None = None,
 ) -> bytes:
     """Return the LiteRT model (TFLite's flatbuffer) of one or several functions.
 
@@ -98,6 +100,7 @@ def to_litert(
             passed as inputs, and new values returned as outputs. Gradients have it so, too.
         verify: whether the model is run on probes and compared with JAX before it is returned.
             Probes of at most a mebibyte stay in it, as metadata, for `bridge.verify`.
+        tolerance: the allowed difference, as for `bridge.verify`, which then allows it, too.
 
     Returns:
         The bytes of a `.tflite` file.
@@ -119,7 +122,10 @@ def to_litert(
         model, signatures, params=params, args=args, platform=platform,
         order=gradient_order, inputs=inputs, outputs=outputs, updates=updates, state=state,
     )  # fmt: skip
-    return _made(bound, verify=verify, quantize=quantize, calibration=calibration)[0]
+    made, _ = _made(
+        bound, verify=verify, tolerance=tolerance, quantize=quantize, calibration=calibration
+    )
+    return made
 
 
 def _bind(
@@ -137,28 +143,43 @@ def _made(
     bound: Mapping[str, BoundCall],
     *,
     verify: bool,
+    tolerance: Any,
     quantize: QuantizeKind | None,
     calibration: Calibration | None,
 ) -> tuple[bytes, Quantization | None]:
-    """Return the model, and what its quantization costs."""
+    """Return the model, and what its quantization costs.
+
+    Raises:
+        StructureError: there is a tolerance, and nothing is verified.
+        UnsupportedError: the model computes something else than JAX.
+    """
     from bridge.litert.first_difference import first_difference
     from bridge.litert.kept_probes import keep_probes
     from bridge.litert.litert_model import make_model
     from bridge.litert.model_verification import compare_model, make_trials
     from bridge.litert.quantization import check_quantize, quantized
     from bridge.litert.worker_process import LiteRTProcess
+    from bridge.verifying.trial_request import to_tolerance
 
     check_quantize(quantize, calibration, bound)
+    if tolerance is not None and not verify:
+        raise StructureError(
+            "tolerance= is for the comparison with JAX, and verify=False leaves that out. To do: "
+            "pass one of them."
+        )
+    allowed = None if tolerance is None else to_tolerance(tolerance)
     with LiteRTProcess() as process:
         made = make_model(bound, process=process)
         trials = list(make_trials(bound)) if verify or quantize else []
         if verify:
-            made = keep_probes(made, trials) if quantize is None else made
-            rows = compare_model(made, trials, process=process)
+            made = keep_probes(made, trials, tolerance=allowed) if quantize is None else made
+            rows = compare_model(made, trials, allowed, process=process)
             _check(
                 rows,
                 [trial.sizes for trial in trials],
-                lambda n: first_difference(bound[trials[n].signature], trials[n], process=process),
+                lambda n: first_difference(
+                    bound[trials[n].signature], trials[n], process=process, tolerance=allowed
+                ),
             )
         if quantize is None:
             return made, None
@@ -192,8 +213,8 @@ def _check(
         raise UnsupportedError(
             f"LiteRT computes something else than JAX: {first.signature} with inputs that are "
             f"{first.inputs}: {first.problem}{where} {len(wrong)} of {len(rows)} probes differ. To "
-            f"do: {_constraint(rows, sizes)}leave out of the function what differs; verify=False "
-            "returns the model as it is."
+            f"do: {_constraint(rows, sizes)}leave out of the function what differs; tolerance= "
+            "allows more, and verify=False returns the model as it is."
         )
     for row in edges:
         if row.inputs.split(",")[0] == _UNSAID:
@@ -234,6 +255,7 @@ def save_litert(
     updates: Updates | None = None,
     state: State = "variables",
     verify: bool = True,
+    tolerance: Tolerance | float | tuple[float, float] | None = None,
     overwrite: bool = False,
 ) -> WrittenFile:
     """Write a LiteRT model (a `.tflite` file) of one or several functions.
@@ -254,6 +276,7 @@ def save_litert(
         updates: the same.
         state: the same.
         verify: the same.
+        tolerance: the same.
         overwrite: whether a file at `path` may be replaced.
 
     Returns:
@@ -281,7 +304,9 @@ def save_litert(
         model, signatures, params=params, args=args, platform=platform,
         order=gradient_order, inputs=inputs, outputs=outputs, updates=updates, state=state,
     )  # fmt: skip
-    made, report = _made(bound, verify=verify, quantize=quantize, calibration=calibration)
+    made, report = _made(
+        bound, verify=verify, tolerance=tolerance, quantize=quantize, calibration=calibration
+    )
     with hidden_folder(target.parent, target.name) as folder:
         (folder / target.name).write_bytes(made)
         (folder / target.name).replace(target)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge.formats.file_format import (
+    TOLERANCE,
     Conversion,
     ConvertCommand,
     FileFormat,
@@ -138,6 +139,7 @@ def _convert(request: Conversion) -> WrittenFile:
         calibration=options.get("calibration"),
         state=options.get("state", "variables"),
         verify=not options.get("no_verify", False),
+        tolerance=options.get("tolerance"),
         overwrite=request.overwrite,
     )
 
@@ -176,6 +178,7 @@ LITERT = FileFormat(
                 "help": "whether the interpreter keeps what is assigned, or it is passed and "
                 "returned",
             },
+            "tolerance": TOLERANCE,
             "no_verify": {
                 "action": "store_true",
                 "help": "write what was not compared with JAX",

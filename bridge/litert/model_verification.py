@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from bridge.core.probes import EDGES, GIVEN, HUGE, INF, RANDOM, SIZES, choose_sizes, draw
@@ -34,6 +33,7 @@ from bridge.verifying.comparison import (
 )
 from bridge.verifying.trials import Trial
 from bridge.verifying.verification import VerifyRow
+from xla_call_module.analyses.dependence import narrowest_floats
 from xla_call_module.call import CallModule
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import InteropError
@@ -59,7 +59,7 @@ def make_trials(bound: Mapping[str, BoundCall], *, seed: int = 0) -> Iterator[Tr
     if any(one.assigned for one in bound.values()):
         yield from _steps(bound, references, seed)
     for key, one in bound.items():
-        call = one.original
+        call, precisions = one.original, _precisions(one)
         kinds = [(RANDOM, sizes) for sizes in _sizes_of(call)]
         kinds += [(edge, kinds[len(kinds) // 2][1]) for edge in EDGES if one.inputs]
         for number, (kind, sizes) in enumerate(kinds):
@@ -72,7 +72,8 @@ def make_trials(bound: Mapping[str, BoundCall], *, seed: int = 0) -> Iterator[Tr
                     raise
                 warn(f"{key} is not compared where inputs are {kind}: {error}")
                 continue
-            yield _trial(key, kind, sizes, inputs, expected, step=int(bool(one.assigned)))
+            step = int(bool(one.assigned))
+            yield _trial(key, kind, sizes, inputs, expected, step=step, precisions=precisions)
 
 
 def _steps(
@@ -81,6 +82,12 @@ def _steps(
     """Yield trials that follow one another, of all signatures by turns."""
     state: Mapping[str, Any] = {}
     keys = [*bound]
+    # What a step returns may follow from what another signature has assigned.
+    precisions = {
+        f"{key}/{name}": dtype
+        for key, one in bound.items()
+        for name, dtype in _precisions(one).items()
+    }
     for number, key in enumerate([*keys, *reversed(keys), *keys]):
         one = bound[key]
         sizes = _sizes_of(one.original)
@@ -89,7 +96,8 @@ def _steps(
         inputs = _drawn(one, RANDOM, chosen, random)
         expected, new = references[key](inputs, state)
         state = {**state, **new}
-        yield _trial(key, RANDOM, chosen, inputs, expected, step=number + 1)
+        of_step = precisions | _precisions(one)
+        yield _trial(key, RANDOM, chosen, inputs, expected, step=number + 1, precisions=of_step)
 
 
 def _drawn(
@@ -109,10 +117,17 @@ def given_trials(
         samples: the inputs of calls, by signature.
     """
     for key, calls in samples.items():
-        run = _reference(bound[key])
+        run, precisions = _reference(bound[key]), _precisions(bound[key])
+        step = int(bool(bound[key].assigned))
         for inputs in calls:
             expected, _ = run(inputs, {})
-            yield _trial(key, GIVEN, {}, inputs, expected, step=int(bool(bound[key].assigned)))
+            yield _trial(key, GIVEN, {}, inputs, expected, step=step, precisions=precisions)
+
+
+def _precisions(bound: BoundCall) -> dict[str, str]:
+    """Return the least precise dtype of floats that each output was computed with."""
+    of_results = narrowest_floats(bound.original)
+    return dict(zip(bound.outputs, (of_results[i] for i in bound.returned), strict=True))
 
 
 def _trial(
@@ -123,6 +138,7 @@ def _trial(
     expected: Mapping[str, Array],
     *,
     step: int,
+    precisions: Mapping[str, str],
 ) -> Trial:
     return Trial(
         signature=key,
@@ -134,6 +150,7 @@ def _trial(
         outputs=tuple(expected),
         cotangents=(),
         expected=({name: at_boundary(array) for name, array in expected.items()},),
+        precisions=precisions,
         step=step,
     )
 
@@ -148,7 +165,7 @@ def _reference(bound: BoundCall) -> _Reference:
     call = bound.original
     if "cpu" not in bound.call.platforms:
         call = dataclasses.replace(bound.call, platforms=("cpu",), exported=b"")
-    function = LimitedCalls(jax.jit(call_flat(exported_from_call(call), name=call.name)), call)
+    function = LimitedCalls(call_flat(exported_from_call(call), name=call.name), call)
     parameters = {index: array for index, (_, array) in bound.parameters.items()}
 
     def run(
@@ -221,7 +238,10 @@ def _row(runtime: Runtime, trial: Trial, tolerance: Tolerance) -> VerifyRow:
         if trial.kind == HUGE:
             difference = describe_overflow(actual, wanted)
         else:
-            difference = describe_difference(actual, wanted, tolerance, scale=scale)
+            precisions = trial.precisions_of(0, name)
+            difference = describe_difference(
+                actual, wanted, tolerance, scale=scale, precisions=precisions
+            )
         if difference is not None:
             problems.append(f"{name} {difference}")
         if actual.shape == wanted.shape and not is_overflowing:

@@ -49,7 +49,13 @@ from xla_call_module.analyses.several_devices import check_one_device
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck, unite
 from xla_call_module.dimensions import Dim, Shape, symbols
-from xla_call_module.errors import InteropError, PlatformError, StructureError, quote
+from xla_call_module.errors import (
+    THROUGH_TENSORFLOW,
+    InteropError,
+    PlatformError,
+    StructureError,
+    quote,
+)
 from xla_call_module.exported import to_jax_checks
 from xla_call_module.stablehlo.call_graph import check_calls
 from xla_call_module.stablehlo.modules import custom_call_targets, functions_of, open_module, walk
@@ -233,8 +239,7 @@ def _export(
             raise
         raise StructureError(
             f"{function.__name__} and what is around it in the file are no JAX function of "
-            f"symbolic shapes: {quote(error)}. To do: use the file through TensorFlow, from JAX by "
-            "bridge.call_tf."
+            f"symbolic shapes: {quote(error)}. To do: {THROUGH_TENSORFLOW}."
         ) from error
 
 
@@ -338,7 +343,7 @@ def _input_specs(signature: Signature, functions: Sequence[_Function]) -> dict[s
         if shape is None:
             raise StructureError(
                 f"The input {name} has an unknown rank, and is not passed to a module as it is. "
-                "To do: use the file through TensorFlow, from JAX by bridge.call_tf."
+                f"To do: {THROUGH_TENSORFLOW}."
             )
     return {
         name: dataclasses.replace(declared[name], shape=shapes[name])

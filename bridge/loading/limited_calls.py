@@ -1,4 +1,4 @@
-"""Functions of users that are run with inputs of which nobody says that they return.
+"""Functions of users that are run as the reference, with inputs for which they may not return.
 
 A loop may go on for ever for numbers that it is not made for, and LAPACK's `gesdd` for some
 matrices with infinities. What has such a loop or call runs in a process that is ended then.
@@ -20,6 +20,7 @@ from jax import export, tree_util
 
 from bridge.core.limited_process import ProcessDeath, WorkerProcess
 from bridge.core.worker_messages import describe_arrays, read_arrays
+from bridge.loading.limited_program import compile_strictly
 from xla_call_module.call import CallModule
 from xla_call_module.errors import UnsupportedError, shown_as_base
 from xla_call_module.linalg.library_calls import library_routine
@@ -74,19 +75,27 @@ class _JaxProcess(WorkerProcess):
 
 
 class LimitedCalls:
-    """Calls of a jitted function, each of which returns or raises within some time.
+    """Calls of a function that is compiled, each of which returns or raises within some time.
 
     What certainly returns is called here, and all else in a process, which ends with this object.
     """
 
-    def __init__(self, function: Callable[..., Any], call: CallModule) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        call: CallModule,
+        *,
+        static_argnums: tuple[int, ...] = (),
+    ) -> None:
         """Take a function.
 
         Args:
-            function: the function, from `jax.jit`.
+            function: a function of JAX.
             call: what it calls, which tells whether it may not return.
+            static_argnums: the places of static arguments.
         """
         self._function = function
+        self._compiled = compile_strictly(function, static_argnums)
         self._process = _JaxProcess(seconds=MAX_SECONDS) if may_not_return(call) else None
         self._name = call.name
         self._programs: list[tuple[Any, export.Exported, Any]] = []
@@ -110,7 +119,7 @@ class LimitedCalls:
             RuntimeError: the process ended otherwise, or JAX raised an error there.
         """
         if self._process is None:
-            return self._function(*static, *arguments)
+            return self._compiled(*static, *arguments)
         leaves, tree = tree_util.tree_flatten(arguments)
         arrays = {str(index): np.asarray(leaf) for index, leaf in enumerate(leaves)}
         shapes = [(array.shape, array.dtype) for array in arrays.values()]

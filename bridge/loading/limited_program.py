@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,22 @@ from jax import export
 
 from bridge.core.worker_messages import Answer, answer_requests, describe_arrays, read_arrays
 
-__all__ = ["main"]
+__all__ = ["compile_strictly", "main"]
+
+
+def compile_strictly(
+    function: Callable[..., Any], static_argnums: Sequence[int] = ()
+) -> Callable[..., Any]:
+    """Return the function compiled by XLA, with the rounding to each dtype that it asks for.
+
+    By default XLA computes what is of bfloat16 or float16 in float32 and leaves roundings out, here
+    and there as it fuses operations; so no two programs of one function have the same numbers.
+    """
+    return jax.jit(
+        function,
+        static_argnums=tuple(static_argnums),
+        compiler_options={"xla_allow_excess_precision": False},
+    )
 
 
 class _Functions:
@@ -22,7 +37,8 @@ class _Functions:
 
     def load(self, parts: Sequence[bytes], number: int) -> Answer:
         """Take a serialized `Exported`."""
-        self._functions[number] = jax.jit(export.deserialize(bytearray(parts[0])).call)
+        function = export.deserialize(bytearray(parts[0])).call
+        self._functions[number] = compile_strictly(function)
         return {}, []
 
     def run(self, parts: Sequence[bytes], number: int, arrays: Sequence[Any]) -> Answer:

@@ -90,6 +90,11 @@ class LoadedSignature:
         self.call_plain: _PlainCall = _never
 
     @property
+    def is_plain(self) -> bool:
+        """Whether TensorFlow runs its own operations, and XLA compiles nothing."""
+        return bool(self._signature.function.operations)
+
+    @property
     @api_boundary
     def exported(self) -> export.Exported:
         """The `Exported` that was saved; its first argument is the parameters, if it has any.

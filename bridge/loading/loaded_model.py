@@ -13,7 +13,7 @@ from bridge.loading.loaded import LoadedSignature, VariableValues
 from bridge.loading.stateful import StatefulModel
 from savedmodel.model import DEFAULT_SIGNATURE, SavedModel
 from xla_call_module._autograph import exempt_from_autograph
-from xla_call_module.errors import ShardingError, StructureError
+from xla_call_module.errors import ShardingError, StructureError, shown_as_base
 from xla_call_module.tracebacks import api_boundary, leave_out_frames
 
 __all__ = ["LoadedModel"]
@@ -108,6 +108,13 @@ def _check_mesh(mesh: Any) -> None:
         )
 
 
+@shown_as_base
+class NoSignatureError(StructureError, KeyError):
+    """A file has no signature of a key; mappings say so by a `KeyError`."""
+
+    __str__ = Exception.__str__
+
+
 class _Signatures(Mapping[str, LoadedSignature]):
     """The signatures that are JAX functions; asked for another one, it says why that is none."""
 
@@ -123,6 +130,12 @@ class _Signatures(Mapping[str, LoadedSignature]):
             raise StructureError(
                 f"{self._others[key]} Those that are JAX functions are {keys}. To do: name one "
                 "of these."
+            )
+        if key not in self._signatures:
+            raise NoSignatureError(
+                f"There is no signature {key!r}; the file has "
+                f"{', '.join(map(repr, [*self._signatures, *self._others]))}. To do: name one of "
+                "these."
             )
         return self._signatures[key]
 

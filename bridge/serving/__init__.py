@@ -14,13 +14,11 @@ Serving's method wants them. All messages of Serving are declared in `messages.p
 needed is added there, and a test compares it with upstream's.
 """
 
-from __future__ import annotations
+import typing as _typing
 
-from typing import TYPE_CHECKING
+from xla_call_module.lazy_names import load_lazily as _load_lazily
 
-from xla_call_module.lazy_names import load_lazily
-
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from bridge.serving.compose import compose
     from bridge.serving.configuration import Batching, ConfigFiles, ModelConfig, write_configs
     from bridge.serving.publishing import Published, publish, rollback
@@ -49,4 +47,4 @@ _HOMES = {
     "rollback": "bridge.serving.publishing",
     "write_configs": "bridge.serving.configuration",
 }
-load_lazily(__name__)
+_load_lazily(__name__)

@@ -27,7 +27,8 @@ except ImportError as error:
 from bridge.core.operations_option import refuse_for_converters
 from bridge.exporting.environment import describe_environment, source_file
 from bridge.save import SaveOptions, save
-from bridge.serving.methods import ServingMethod, named_outputs, parse_method
+from bridge.serving.keywords import check_keywords
+from bridge.serving.methods import MethodName, ServingMethod, named_outputs, parse_method
 from bridge.serving.preprocessing import (
     PreprocessedRequest,
     as_function,
@@ -35,6 +36,7 @@ from bridge.serving.preprocessing import (
     parameters_of,
     read_request,
 )
+from bridge.verifying.composed import AFTER, BEFORE
 from savedmodel.files.folder import new_folder
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.files.remote import is_remote
@@ -62,7 +64,7 @@ def compose(
     postprocess: Any = None,
     request: Mapping[str, tf.TensorSpec] | None = None,
     examples: bool | Mapping[str, Any] = False,
-    method: str = "predict",
+    method: MethodName = "predict",
     classes: Sequence[str] | None = None,
     defaults: Mapping[str, Any] | None = None,
     signature: str = DEFAULT_SIGNATURE,
@@ -133,6 +135,7 @@ def compose(
         Array([3., 3.], dtype=float32)
     """
     refuse_for_converters(options, "bridge.serving.compose")
+    check_keywords(compose, options, SaveOptions)
     kind, manifest = parse_method(method, classes), options.pop("manifest", False)
     if is_remote(path):
         raise StructureError(
@@ -149,10 +152,13 @@ def compose(
             inputs, preprocess, request, examples, one_name=kind.input, beside=beside
         )
         kind.check_request(asked.specs)
-        composed = _compose(called, asked, postprocess, kind, classes)
+        composed, before, after = _compose(called, asked, postprocess, kind, classes, bare)
         given = _parse_defaults(asked.specs, lost.values, defaults, signature, bare)
         loaded.composed_resources = _resources_of([preprocess, postprocess])
         _rename_functions(loaded, composed, signature=signature, bare=bare)
+        # For `bridge.verify`, which runs JAX between both.
+        setattr(loaded, f"{BEFORE}{signature}", before)
+        setattr(loaded, f"{AFTER}{signature}", after)
         signatures = {**loaded.signatures, bare: called, signature: composed}
         with new_folder(Path(path), overwrite=overwrite) as place:
             _write(loaded, place, signatures)
@@ -233,20 +239,39 @@ def _compose(
     postprocess: Any,
     kind: ServingMethod,
     classes: Sequence[str] | None,
-) -> Any:
-    """Return the TensorFlow function from a request to a response."""
-    after = None if postprocess is None else as_function(postprocess)
+    bare: str,
+) -> tuple[Any, Any, Any]:
+    """Return the TensorFlow function from a request to a response, and what is around its call."""
+    process = None if postprocess is None else as_function(postprocess)
 
-    @tf.function(autograph=False)  # type: ignore[untyped-decorator]  # TensorFlow has no types
-    def composed(**tensors: Any) -> dict[str, Any]:
-        inputs, beside = asked.to_inputs(tensors)
-        outputs = called(**inputs)
-        if after is not None:
-            outputs = named_tensors(after(**beside, **outputs), ["output_0"], "postprocess")
+    def respond(beside: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any]:
+        if process is not None:
+            outputs = named_tensors(process(**beside, **outputs), ["output_0"], "postprocess")
         return named_outputs(kind, outputs, classes)
 
+    def composed(**tensors: Any) -> dict[str, Any]:
+        inputs, beside = asked.to_inputs(tensors)
+        return respond(beside, called(**inputs))
+
+    def before(**tensors: Any) -> dict[str, Any]:
+        inputs, beside = asked.to_inputs(tensors)
+        made = {f"input/{bare}/{name}": tensor for name, tensor in inputs.items()}
+        return made | {f"beside/{name}": tensor for name, tensor in beside.items()}
+
+    def after(**tensors: Any) -> dict[str, Any]:
+        outputs = {name: tensors.pop(name) for name in called.structured_outputs}
+        return respond(tensors, outputs)
+
+    def traced(function: Any, specs: Mapping[str, Any]) -> Any:
+        return tf.function(function, autograph=False).get_concrete_function(**specs)
+
     try:
-        return composed.get_concrete_function(**asked.specs)
+        around = traced(before, asked.specs)
+        made = around.structured_outputs
+        passed = {name[7:]: made[name] for name in made if name.startswith("beside/")}
+        specs = {**passed, **called.structured_outputs}
+        passed = {name: tf.TensorSpec(t.shape, t.dtype, name) for name, t in specs.items()}
+        return traced(composed, asked.specs), around, traced(after, passed)
     except (ValueError, TypeError, LookupError) as error:
         if isinstance(error, InteropError):
             raise

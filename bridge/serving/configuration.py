@@ -30,7 +30,7 @@ from savedmodel.files.remote import is_remote
 from xla_call_module.dimensions import evaluate
 from xla_call_module.errors import StructureError
 from xla_call_module.platforms import parse_platforms
-from xla_call_module.tracebacks import api_boundary
+from xla_call_module.tracebacks import api_boundary, warn
 
 __all__ = [
     "BATCHING_FILE",
@@ -82,8 +82,8 @@ class Batching:
         max_enqueued_batches: how many batches may wait before requests are refused.
         num_batch_threads: how many batches run at the same time.
         thread_pool_name: the name of the threads in the server's metrics.
-        pad_variable_length_inputs: whether the other dimensions are padded with zeros to those of
-            the largest request in a batch.
+        pad_variable_length_inputs: whether the other dimensions are padded to those of the largest
+            request in a batch, with the first element of what is padded.
     """
 
     allowed_batch_sizes: tuple[int, ...] = ()
@@ -213,6 +213,7 @@ def check_batching(signatures: Sequence[ServedSignature], batching: Batching) ->
                 "without batching, or the signatures that only read as a model of their own."
             )
         _check_inputs(signature)
+        _warn_of_other_sizes(signature, batching)
         for size in _possible_sizes(batching):
             values = signature.sizes_at(size)
             for output in signature.outputs:
@@ -235,6 +236,40 @@ def _check_inputs(signature: ServedSignature) -> None:
     if not signature.has_free_batch and signature.fixed_batch is None:
         inputs = ", ".join(map(str, signature.inputs)) or "none"
         raise StructureError(_unbatchable(signature.key, f"its inputs ({inputs})"))
+
+
+def _warn_of_other_sizes(signature: ServedSignature, batching: Batching) -> None:
+    """Warn of inputs that may have other sizes in each request, such as images.
+
+    What Serving does is in tensorflow_serving/batching: batching_session.cc refuses a batch of
+    several, and `AddPadding` of batching_util.h pads them.
+    """
+    for tensor in signature.inputs:
+        open_sizes = [dim for dim in (tensor.shape or ())[1:] if not isinstance(dim, int)]
+        if not open_sizes or _follow_from_batch(signature, tensor, batching):
+            continue
+        what = f"{signature.key}, input {tensor} may have other sizes in each request. "
+        if batching.pad_variable_length_inputs:
+            warn(
+                f"{what}TensorFlow Serving pads those of a batch to the largest with the first "
+                "element of each, such as a pixel, and the results are those of the padded ones. "
+                "To do: bring them to one size before the call, by preprocess= or in the client."
+            )
+        else:
+            warn(
+                f"{what}TensorFlow Serving fails all requests of a batch with several ('have "
+                "different shapes and padding is turned off'). To do: bring them to one size "
+                "before the call, by preprocess= or in the client; or publish without batching."
+            )
+
+
+def _follow_from_batch(
+    signature: ServedSignature, tensor: ServedTensor, batching: Batching
+) -> bool:
+    """Return whether the size of a batch says all sizes of an input."""
+    values = signature.sizes_at(_possible_sizes(batching)[-1])
+    sizes = (None if dim is None else evaluate(dim, values) for dim in (tensor.shape or ())[1:])
+    return all(size is not None for size in sizes)
 
 
 def _check_output(key: str, output: ServedTensor, size: int, values: Mapping[str, int]) -> None:

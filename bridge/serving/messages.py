@@ -1,6 +1,7 @@
 """The messages of TensorFlow Serving that are written here, and `tf.Example`, in a private pool.
 
-Those of Serving are those of tensorflow_serving/apis/{model,predict,prediction_log}.proto,
+Those of Serving are those of tensorflow_serving/apis/{model,predict,prediction_log,input,
+classification,regression,get_model_metadata,get_model_status,status}.proto,
 tensorflow_serving/config/{model_server_config,file_system_storage_path_source,monitoring_config}
 .proto and tensorflow_serving/servables/tensorflow/session_bundle_config.proto; the tests compare
 them with the ones that `tensorflow-serving-api` ships. Fields that are not declared here are kept
@@ -16,10 +17,22 @@ from xla_call_module.errors import FormatError
 
 __all__ = [
     "BatchingParameters",
+    "ClassificationRequest",
+    "ClassificationResponse",
+    "ErrorCode",
     "Example",
+    "GetModelMetadataRequest",
+    "GetModelMetadataResponse",
+    "GetModelStatusRequest",
+    "GetModelStatusResponse",
     "ModelServerConfig",
     "MonitoringConfig",
+    "PredictRequest",
+    "PredictResponse",
     "PredictionLog",
+    "RegressionRequest",
+    "RegressionResponse",
+    "SignatureDefMap",
     "TensorProto",
     "decode_text",
     "encode_text",
@@ -33,6 +46,49 @@ message PredictRequest
   model_spec = 1 serving.ModelSpec; inputs = 2 string -> TensorProto; output_filter = 3 string*
 message PredictResponse
   outputs = 1 string -> TensorProto; model_spec = 2 serving.ModelSpec
+message ExampleList
+  examples = 1 Example*
+message ExampleListWithContext
+  examples = 1 Example*; context = 2 Example
+message Input
+  oneof kind: example_list = 1 serving.ExampleList
+  oneof kind: example_list_with_context = 2 serving.ExampleListWithContext
+message Class
+  label = 1 string; score = 2 float
+message Classifications
+  classes = 1 serving.Class*
+message ClassificationResult
+  classifications = 1 serving.Classifications*
+message ClassificationRequest
+  model_spec = 1 serving.ModelSpec; input = 2 serving.Input
+message ClassificationResponse
+  result = 1 serving.ClassificationResult; model_spec = 2 serving.ModelSpec
+message Regression
+  value = 1 float
+message RegressionResult
+  regressions = 1 serving.Regression*
+message RegressionRequest
+  model_spec = 1 serving.ModelSpec; input = 2 serving.Input
+message RegressionResponse
+  result = 1 serving.RegressionResult; model_spec = 2 serving.ModelSpec
+
+message SignatureDefMap
+  signature_def = 1 string -> SignatureDef
+message GetModelMetadataRequest
+  model_spec = 1 serving.ModelSpec; metadata_field = 2 string*
+message GetModelMetadataResponse
+  model_spec = 1 serving.ModelSpec; metadata = 2 string -> google.protobuf.Any
+message StatusProto
+  error_code = 1 error.Code; error_message = 2 string
+message GetModelStatusRequest
+  model_spec = 1 serving.ModelSpec
+message ModelVersionStatus
+  version = 1 int64; state = 2 serving.ModelVersionStatus.State; status = 3 serving.StatusProto
+enum ModelVersionStatus.State
+  UNKNOWN = 0; START = 10; LOADING = 20; AVAILABLE = 30; UNLOADING = 40; END = 50
+message GetModelStatusResponse
+  model_version_status = 1 serving.ModelVersionStatus*
+
 message PredictLog
   request = 1 serving.PredictRequest; response = 2 serving.PredictResponse
 message PredictionLog
@@ -73,12 +129,6 @@ message MonitoringConfig
   prometheus_config = 1 serving.PrometheusConfig
 """  # noqa: E501 - the names are as long as they are
 
-_FILE = parse_file(
-    _DECLARATIONS,
-    name="bridge/serving.proto",
-    package="tensorflow.serving",
-    dependencies=(FILE_NAME,),
-)
 # From tensorflow/core/example: example.proto and feature.proto.
 _EXAMPLE_DECLARATIONS = """
 message BytesList
@@ -96,13 +146,43 @@ message Features
 message Example
   features = 1 Features
 """
-_POOL = build_pool(_FILE, parse_file(_EXAMPLE_DECLARATIONS, name="bridge/example.proto"))
+# From xla/tsl/protobuf/error_codes.proto, without the two that are not for use.
+_CODE_DECLARATIONS = """
+enum Code
+  OK = 0; CANCELLED = 1; UNKNOWN = 2; INVALID_ARGUMENT = 3; DEADLINE_EXCEEDED = 4; NOT_FOUND = 5
+  ALREADY_EXISTS = 6; PERMISSION_DENIED = 7; RESOURCE_EXHAUSTED = 8; FAILED_PRECONDITION = 9
+  ABORTED = 10; OUT_OF_RANGE = 11; UNIMPLEMENTED = 12; INTERNAL = 13; UNAVAILABLE = 14
+  DATA_LOSS = 15; UNAUTHENTICATED = 16
+"""
+_EXAMPLES, _CODES = "bridge/example.proto", "bridge/error_codes.proto"
+_POOL = build_pool(
+    parse_file(_EXAMPLE_DECLARATIONS, name=_EXAMPLES),
+    parse_file(_CODE_DECLARATIONS, name=_CODES, package="tensorflow.error"),
+    parse_file(
+        _DECLARATIONS,
+        name="bridge/serving.proto",
+        package="tensorflow.serving",
+        dependencies=(FILE_NAME, _EXAMPLES, _CODES),
+    ),
+)
 
+ErrorCode = _POOL.FindEnumTypeByName("tensorflow.error.Code")
 Example = message_class(_POOL, "Example")
 BatchingParameters = message_class(_POOL, "serving.BatchingParameters")
+ClassificationRequest = message_class(_POOL, "serving.ClassificationRequest")
+ClassificationResponse = message_class(_POOL, "serving.ClassificationResponse")
+GetModelMetadataRequest = message_class(_POOL, "serving.GetModelMetadataRequest")
+GetModelMetadataResponse = message_class(_POOL, "serving.GetModelMetadataResponse")
+GetModelStatusRequest = message_class(_POOL, "serving.GetModelStatusRequest")
+GetModelStatusResponse = message_class(_POOL, "serving.GetModelStatusResponse")
 ModelServerConfig = message_class(_POOL, "serving.ModelServerConfig")
 MonitoringConfig = message_class(_POOL, "serving.MonitoringConfig")
+PredictRequest = message_class(_POOL, "serving.PredictRequest")
+PredictResponse = message_class(_POOL, "serving.PredictResponse")
 PredictionLog = message_class(_POOL, "serving.PredictionLog")
+RegressionRequest = message_class(_POOL, "serving.RegressionRequest")
+RegressionResponse = message_class(_POOL, "serving.RegressionResponse")
+SignatureDefMap = message_class(_POOL, "serving.SignatureDefMap")
 TensorProto = message_class(_POOL, "TensorProto")
 
 

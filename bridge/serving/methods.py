@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
 from xla_call_module.errors import DtypeError, StructureError
 
-__all__ = ["ServingMethod", "named_outputs", "parse_method"]
+__all__ = ["MethodName", "ServingMethod", "named_outputs", "parse_method"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class ServingMethod:
             )
 
 
+MethodName = Literal["predict", "classify", "regress"]
 _METHODS = {
     "predict": ServingMethod("tensorflow/serving/predict", "examples"),
     "classify": ServingMethod("tensorflow/serving/classify", "inputs", ("scores", "classes")),

@@ -7,20 +7,22 @@ import json
 import os
 import shutil
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, Unpack
+from typing import Any, Literal, TypeAlias, Unpack, cast
 
 from jax import export
 
 from bridge.batching.batch_sizes import parse_sizes
-from bridge.core.operations_option import refuse_for_converters
+from bridge.core.operations_option import PLAIN, XLA, parse_operations, refuse_for_converters
 from bridge.diff import diff
 from bridge.inspecting.wording import printable
 from bridge.inspecting.written_file import WrittenFile, facts_of
+from bridge.retarget import retarget
 from bridge.save import SaveOptions, save
 from bridge.saving.processes import is_multi_process
 from bridge.serving.base_path import MAX_VERSION, BasePath, open_base_path
@@ -38,10 +40,11 @@ from bridge.serving.configuration import (
     pinned_versions,
 )
 from bridge.serving.first_requests import FirstRequests, find_first_requests
+from bridge.serving.keywords import check_keywords
 from bridge.serving.programs import PROGRAM_FILES, have_same_program
 from bridge.serving.server_commands import ServerCommand, compiles, server_commands
 from bridge.serving.signatures import ServedSignature, read_signatures
-from bridge.serving.warmup import write_warmup
+from bridge.serving.warmup import warmup_sizes, write_warmup
 from bridge.update import changes_text, write_updated
 from savedmodel.files.assets import (
     FIRST_REQUESTS_FILE,
@@ -61,16 +64,32 @@ from savedmodel.manifest import (
 )
 from savedmodel.read import read_proto
 from savedmodel.rewrite import copy_files
-from xla_call_module.errors import FormatError, ShardingError, StructureError, shown_as_base
+from xla_call_module.errors import (
+    FormatError,
+    InteropError,
+    ShardingError,
+    StructureError,
+    shown_as_base,
+)
 from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["Published", "publish", "rollback"]
 
 
 class PublishOptions(SaveOptions, total=False):
-    """The options of `bridge.save` that `publish` takes."""
+    """The options of `bridge.save` and of `bridge.serving.compose` that `publish` takes."""
 
     defaults: Mapping[str, Any] | None
+    preprocess: Any
+    postprocess: Any
+    request: Mapping[str, Any] | None
+    examples: bool | Mapping[str, Any]
+    method: Literal["predict", "classify", "regress"]
+    classes: Sequence[str] | None
+
+
+# The options that put TensorFlow functions around the call.
+_COMPOSED = ("preprocess", "postprocess", "request", "examples", "method", "classes")
 
 
 _UNCHANGED = (
@@ -81,9 +100,8 @@ _UNCHANGED = (
 _OF_A_VERSION = frozenset({FIRST_REQUESTS_FILE, MANIFEST_FILE, PUBLICATION_FILE})
 # Each means that another publisher has finished.
 _ATTEMPTS = 20
-_WITHOUT_FLAGS = (
-    'for servers whose flags are not yours to set, publish it with operations="tensorflow"'
-)
+_FLAG = "The server then needs --xla_cpu_compilation_enabled=true."
+_WITHOUT_FLAGS = 'for servers without this option, publish it with operations="tensorflow"'
 _Made: TypeAlias = "tuple[dict[str, Any], Batching | None, tuple[str, ...]]"
 
 
@@ -154,7 +172,7 @@ class _SupersededError(StructureError):
 
 @api_boundary
 def publish(
-    model: export.Exported | Mapping[str, export.Exported] | str | os.PathLike[str] | None,
+    model: export.Exported | Mapping[str, Any] | str | os.PathLike[str] | Any,
     base_path: str | os.PathLike[str],
     *,
     weights: Any = None,
@@ -170,6 +188,10 @@ def publish(
 ) -> Published:
     """Write a model as the next version below a folder that TensorFlow Serving watches.
 
+    By default the version runs TensorFlow's own operations, on every server and in every batch
+    size. With `operations="xla"` it calls the module, which XLA compiles for each size if the
+    server is started with the option that is returned and printed.
+
     Where the newest version has the same program, weights and files for the server already, there
     is no new one: what is returned is that version, and says that it is `unchanged`.
 
@@ -181,8 +203,8 @@ def publish(
 
     Args:
         model: what `bridge.save` takes, or the folder of a SavedModel of any writer, which is
-            copied as it is, if it is what its manifest says. With `weights` None stands for the
-            newest version.
+            copied, as it is but for `operations`, if it is what its manifest says. With `weights`
+            None stands for the newest version.
         base_path: the folder above the versions.
         weights: new values for variables of the model, which is a SavedModel then; as
             `bridge.update` takes them for `params`. Its program stays byte for byte, its warmup
@@ -195,8 +217,9 @@ def publish(
             takes them; None for no warmup. A signature that assigns variables gets no requests
             unless a mapping names its key.
         batching: allowed batch sizes, a `Batching` or its fields as a mapping, or True for the
-            sizes of `warmup` or `batch_buckets`, which fields without any sizes stand for, too.
-            They are checked against the signatures, and written to `batching_parameters.txt` beside
+            sizes of `warmup`, or of its examples, or `batch_buckets`, which fields without any
+            sizes stand for, too. They are checked against the signatures, and written to
+            `batching_parameters.txt` beside
             the versions and `batching_params.pbtxt` in this one; `models.config` and
             `monitoring.config` are written, too, unless they are there. An example of `warmup` is
             repeated to each allowed size.
@@ -211,7 +234,10 @@ def publish(
             `assets.extra/jax_tf_bridge_first_requests.json`.
         force: whether there is a new version although nothing has changed. With `version` there
             always is.
-        options: `params`, `gradient_order` and whatever else `bridge.save` takes.
+        options: `operations`, `"tensorflow"` by default; `params`, `gradient_order` and whatever
+            else `bridge.save` takes; with TensorFlow also `preprocess`, `postprocess`, `request`,
+            `examples`, `method` and `classes` of `bridge.serving.compose`, for a SavedModel in a
+            folder, too.
 
     Raises:
         StructureError: a batch size does not fit the module or its constraints; `version` is
@@ -239,9 +265,8 @@ def publish(
         >>> second.version, second.warmup
         (2, 2)
     """
-    if unknown := sorted(options.keys() - PublishOptions.__optional_keys__):
-        raise TypeError(f"publish() got an unexpected keyword argument {unknown[0]!r}")
     refuse_for_converters(options, "bridge.serving.publish")
+    check_keywords(publish, options, PublishOptions)
     base = open_base_path(base_path)
     _check_numbers(version, keep)
     _check_limit(measure)
@@ -291,12 +316,11 @@ def _make(
         if weights is None:
             _fill(model, folder, base_path, options)
         else:
-            _refuse_options(options, "weights= are put into a SavedModel")
             _refuse_multi_process(weights, "bridge.update")
-            changes, newest = _fill_with_weights(model, folder, base, weights)
+            changes, newest = _fill_with_weights(model, folder, base, weights, options)
         sizes = parse_sizes(warmup)
         if sizes is None and batching is not None:
-            sizes = _bucket_sizes(folder)
+            sizes = _bucket_sizes(folder) or _example_sizes(folder, warmup)
         wanted = parse_batching(batching, sizes=sizes or ())
         if warmup is not None or wanted is not None:
             _prepare(folder, warmup, wanted, name=name, seed=seed)
@@ -335,7 +359,7 @@ def _equal_version(base: BasePath, folder: Path) -> tuple[str, int] | None:
 
 
 def _fill_with_weights(
-    model: Any, folder: Path, base: BasePath, weights: Any
+    model: Any, folder: Path, base: BasePath, weights: Any, options: PublishOptions
 ) -> tuple[dict[str, Any], int | None]:
     """Write a SavedModel with new values to a folder that does not exist yet.
 
@@ -349,9 +373,12 @@ def _fill_with_weights(
                 "do: pass the folder of one, or None for the newest version; or the weights as "
                 "params=."
             )
-        _refuse_inside(model, base.path)
-        written = write_updated(model, folder, weights, linked=False)
+        source = folder.with_name("source")
+        _refuse_options(_without_operations(options), "weights= are put into a SavedModel")
+        _fill(model, source, base.path, options)
+        written = write_updated(source, folder, weights, where=os.fspath(model))
         return {"updated": written.updated, "kept": written.kept}, None
+    _refuse_options(options, "weights= are put into the newest version")
     versions = base.versions()
     if not versions:
         raise StructureError(
@@ -451,6 +478,13 @@ def _bucket_sizes(folder: Path) -> tuple[int, ...]:
     return tuple(sorted({size for sizes in buckets for size in sizes}))
 
 
+def _example_sizes(folder: Path, warmup: Any) -> tuple[int, ...]:
+    """Return the batch sizes that example inputs have; none where they are no examples."""
+    if warmup is None or warmup is True:
+        return ()
+    return warmup_sizes(read_signatures(folder), warmup)
+
+
 def _source(base: BasePath, versions: Mapping[int, str], to: int | None) -> int:
     there = f"{base.path} has the versions {sorted(versions) or 'none'}"
     if to is not None:
@@ -503,16 +537,77 @@ def _fill(
     model: Any, folder: Path, base_path: str | os.PathLike[str], options: PublishOptions
 ) -> None:
     """Write or copy the SavedModel to a folder that does not exist yet."""
-    if not isinstance(model, str | os.PathLike):
-        _refuse_multi_process(options.get("params"), "bridge.save")
-        save(model, folder, **options)
+    options = {"operations": PLAIN, **options}
+    if isinstance(model, str | os.PathLike):
+        _fill_with_file(model, folder, base_path, options)
         return
-    _refuse_options(options, f"{os.fspath(model)} is a SavedModel already")
+    _refuse_multi_process(options.get("params"), "bridge.save")
+    try:
+        _write(model, folder, options)
+    except InteropError as error:
+        if not _is_plain(options):
+            raise
+        compiled: PublishOptions = {**options, "operations": XLA}
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                _write(model, folder.with_name("compiled"), compiled)
+        except Exception:  # noqa: BLE001 - whatever it is, the other way is none
+            raise error from None
+        raise _with_other_way(error) from error
+
+
+def _fill_with_file(
+    model: str | os.PathLike[str],
+    folder: Path,
+    base_path: str | os.PathLike[str],
+    options: PublishOptions,
+) -> None:
+    """Copy a SavedModel, with TensorFlow's own operations for what it calls unless XLA is asked."""
+    composed: Any = {name: value for name, value in options.items() if name in _COMPOSED}
+    others: Any = {name: value for name, value in options.items() if name not in _COMPOSED}
+    _refuse_options(_without_operations(others), f"{os.fspath(model)} is a SavedModel already")
     if is_remote(model):
         raise StructureError(f"{model} is an address. To do: copy the SavedModel to a folder.")
     _refuse_inside(model, base_path)
     source = Path(os.path.abspath(model))
-    read_one_version(source, lambda opened: _copy_model(opened, folder))
+    place = folder.with_name("copied") if composed else folder
+    read_one_version(source, lambda opened: _copy_model(opened, place))
+    if _is_plain(options) and any(signature.platforms for signature in _signatures(place)):
+        modules = place.rename(place.with_name("modules"))
+        try:
+            retarget(modules, to=place, operations=PLAIN)
+        except InteropError as error:
+            raise _with_other_way(error) from error
+    if composed:
+        from bridge.serving.compose import compose
+
+        compose(place, folder, **composed)
+
+
+def _without_operations(options: PublishOptions) -> PublishOptions:
+    others = {name: value for name, value in options.items() if name != "operations"}
+    return cast("PublishOptions", others)
+
+
+def _is_plain(options: PublishOptions) -> bool:
+    return parse_operations(options.get("operations", PLAIN))
+
+
+def _write(model: Any, folder: Path, options: PublishOptions) -> None:
+    plain: Any = options  # those of `compose` are no options of `save`
+    if any(name in options for name in _COMPOSED):
+        from bridge.serving.compose import compose
+
+        compose(model, folder, **plain)
+    else:
+        save(model, folder, **plain)
+
+
+def _with_other_way(error: InteropError) -> InteropError:
+    """Return the error of what TensorFlow's own operations do not compute, and XLA does."""
+    text = str(error)
+    other = "" if 'operations="xla"' in text else ' Or pass operations="xla".'
+    return type(error)(f"{text}{other} {_FLAG}")
 
 
 def _refuse_multi_process(params: Any, verb: str) -> None:

@@ -50,6 +50,7 @@ __all__ = [
     "add_warmup",
     "drawn_requests",
     "read_warmup",
+    "warmup_sizes",
     "write_warmup",
 ]
 
@@ -141,6 +142,12 @@ def write_warmup(
     finally:
         new.unlink(missing_ok=True)
     return count
+
+
+def warmup_sizes(signatures: Sequence[ServedSignature], warmup: Any) -> tuple[int, ...]:
+    """Return the batch sizes of the requests that `warmup=` asks for, ascending."""
+    requests = _requests_of(signatures, warmup, allowed=(), seed=0)
+    return tuple(sorted({request.rows for request in requests if request.rows}))
 
 
 def _check_largest(requests: Sequence[WarmupRequest], most: int) -> None:
@@ -408,6 +415,11 @@ def _in_dtype(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any
         raise DtypeError(
             f"The example of {key}, input {tensor} is {value!r:.80}, which {tensor.dtype.name} "
             f"does not hold: {error}. To do: pass one that it holds."
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise StructureError(
+            f"The example of {key}, input {tensor} is {value!r:.80}; expected numbers. To do: pass "
+            "an array, or batch sizes, as in warmup=(1, 8)."
         ) from error
 
 

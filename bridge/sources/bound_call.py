@@ -28,17 +28,21 @@ from bridge.exporting.source import (
     read_source,
 )
 from bridge.loading.exported_from_call import exported_from_call
+from xla_call_module.analyses.custom_calls import Provider, classify
 from xla_call_module.call import CallModule
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import (
     InteropError,
     ShardingError,
     StructureError,
+    UnsupportedError,
 )
 from xla_call_module.passes.constant_result import with_true
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.platform_selection import select_platforms
+from xla_call_module.stablehlo.modules import custom_call_target, open_module, walk
+from xla_call_module.stablehlo.operation_locations import describe_location, describe_primitive
 
 __all__ = ["BoundCall", "bind", "bind_source"]
 
@@ -233,7 +237,25 @@ def _prepare(call: CallModule, platform: Any, format_: ModelFormat) -> CallModul
             f"{call.name} was exported for {call.nr_devices} devices, and {format_.name} runs on "
             "one. To do: export it without shardings."
         )
-    return run_passes(call, [select_platforms([platform]), lower_linalg(operations=True)])
+    prepared = run_passes(call, [select_platforms([platform]), lower_linalg(operations=True)])
+    _check_custom_calls(prepared, format_)
+    return prepared
+
+
+def _check_custom_calls(call: CallModule, format_: ModelFormat) -> None:
+    """Refuse calls of libraries that the format has no rule for."""
+    with open_module(call.module) as module:
+        for operation in walk(module):
+            target = custom_call_target(operation)
+            is_absent = bool(target) and classify(target).provider is Provider.ABSENT
+            if is_absent and target not in format_.custom_calls:
+                primitive = describe_primitive(operation)
+                who = f", for the primitive {primitive}" if primitive else ""
+                raise UnsupportedError(
+                    f"{call.name} calls {target} at {describe_location(operation)}{who}, and "
+                    f"{format_.name} has no operation for it. To do: compute this part outside the "
+                    "exported function."
+                )
 
 
 def _vjp(exported: export.Exported, name: str) -> export.Exported:

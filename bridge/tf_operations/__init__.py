@@ -12,7 +12,7 @@ The way of the data:
         │                        │ rules: elementwise.py bits.py reductions.py sorting.py loops.py
         │                        │ convolutions.py fourier.py linear_algebra.py, and shared ones
         ▼                        ▼
-    operation_graph.py     dtypes without kernels (signatures.py), and what Grappler must not see
+    operation_graph.py     dtypes without kernels (signatures.py)
         │
         ▼
     function_writer.py ──▶ `savedmodel.tensorflow_graph.TensorFlowGraph`
@@ -24,7 +24,7 @@ TensorFlow, or takes what a graph has as an attribute, is in the table at the en
 
 To add an operation: its line in `signatures.py`, if it is new, with the dtypes of its CPU kernels
 in TensorFlow 2.14; a rule in the file of its family; a case in the test of that file, over dtypes
-and edge values, which TensorFlow runs under Grappler; and a line in `CHANGELOG.md`.
+and edge values; and a line in `CHANGELOG.md`.
 """
 
 from __future__ import annotations

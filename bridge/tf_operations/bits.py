@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,8 @@ __all__ = ["RULES", "bitcast", "in_total_order"]
 # Of each dtype of floats the bits of the exponent and of the fraction.
 _FORMATS = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "float64": (11, 52)}
 
+_FLOATS_OF_8_BITS = ("float8_e4m3fn", "float8_e5m2")
+
 
 def _bits_of(value: Value) -> int:
     return 8 * value.dtype.itemsize
@@ -33,8 +36,52 @@ def bitcast(graph: Graph, value: Value, dtype: Any) -> Value:
         return Value(kind, value.shape, value.unbroadcast_shape, array=array)
     if "int" in value.dtype.name and "int" in kind.name:
         return nodes.cast(graph, value, kind)
+    if value.dtype.name in _FLOATS_OF_8_BITS:
+        return bitcast(graph, _bits_of_float8(graph, value), kind)
+    if kind.name in _FLOATS_OF_8_BITS:
+        return _float8_of_bits(graph, bitcast(graph, value, np.uint8), kind)
     made = graph.node("Bitcast", [value], shape=value.unbroadcast_shape, dtype=kind)
     return made.broadcast_to(value.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _BitsOf:
+    """The fact that floats of 8 bits were made of bits.
+
+    Attributes:
+        bits: the bits, as uint8.
+    """
+
+    bits: Value
+
+
+def _float8_of_bits(graph: Graph, bits: Value, kind: np.dtype[Any]) -> Value:
+    """Return floats of 8 bits, which TensorFlow casts and moves, but has no Bitcast of."""
+    made = nodes.look_up(
+        graph, np.arange(256).astype(np.uint8).view(kind), nodes.cast(graph, bits, np.int32)
+    )
+    graph.remember(made, _BitsOf(bits))
+    return made
+
+
+def _bits_of_float8(graph: Graph, value: Value) -> Value:
+    """Return the bits of floats of 8 bits, of every NaN those of the quiet one of its sign.
+
+    Those of float8_e5m2 are the upper half of a float16. Of float8_e4m3fn the exponent and the
+    fraction are within those of a float16 that is less by what the exponents are biased.
+    """
+    fact = graph.recall(value.name) if value.name else None
+    if isinstance(fact, _BitsOf):
+        return fact.bits.broadcast_to(value.shape)
+    do, half = partial(nodes.elementwise, graph), graph.cast(value, np.dtype(np.float16))
+    if value.dtype.name == "float8_e5m2":
+        upper = do("RightShift", bitcast(graph, half, np.uint16), 8)
+        return nodes.cast(graph, upper, np.uint8)
+    whole = bitcast(graph, do("Mul", half, 2.0**-8), np.uint16)
+    sign = do("BitwiseAnd", do("RightShift", whole, 8), 0x80)
+    size = do("RightShift", do("BitwiseAnd", whole, 0x7FFF), 7)
+    size = nodes.where(graph, do("IsNaN", half), 0x7F, size)
+    return nodes.cast(graph, do("BitwiseOr", sign, size), np.uint8)
 
 
 def _bitcast_convert(graph: Graph, op: Operation) -> Value:
@@ -42,10 +89,14 @@ def _bitcast_convert(graph: Graph, op: Operation) -> Value:
     (value,), dtype = op.operands, op.result.dtype
     if value.dtype.itemsize == dtype.itemsize:
         return bitcast(graph, value, dtype)
+    if value.dtype.name in _FLOATS_OF_8_BITS:
+        value = bitcast(graph, value, np.uint8)
     known = value.shape[: len(op.result.shape)]
     more = tuple(dim for dim in op.result.shape[len(known) :] if dim is not None)
-    shape = (*known, *more)
-    return graph.node("Bitcast", [graph.expand(value)], shape=shape, dtype=dtype)
+    shape, is_small = (*known, *more), dtype.name in _FLOATS_OF_8_BITS
+    kind = np.dtype(np.uint8) if is_small else dtype
+    made = graph.node("Bitcast", [graph.expand(value)], shape=shape, dtype=kind)
+    return bitcast(graph, made, dtype)
 
 
 def _unsigned(graph: Graph, value: Value) -> Value:

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 
 from bridge.core_ops.convolution_windows import (
+    MAX_PLACES,
     ConvolutionWindow,
+    by_products,
     convolution_rules,
     reversed_dimensions,
 )
+from bridge.core_ops.dots import product_operands, to_result
 from bridge.core_ops.slicing import pad
 from bridge.core_ops.stablehlo_operation import Operation
 from bridge.core_ops.windows import count_windows
@@ -26,6 +29,7 @@ from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensi
 __all__ = ["RULES"]
 
 _MAX_SPATIAL = 3
+_INTEGERS = ("int8", "int16", "int32", "uint8", "uint16")  # which are convolved as int32
 # The orders of dimensions in the gradient of a kernel: of a convolution of the images, with the
 # batch as features, by the cotangents.
 _OF_KERNEL_GRADIENT = ([3, 1, 2, 0], [1, 2, 0, 3], [2, 0, 1, 3])
@@ -33,11 +37,9 @@ _OF_KERNEL_GRADIENT = ([3, 1, 2, 0], [1, 2, 0, 3], [2, 0, 1, 3])
 
 def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Dim]) -> Value:
     inputs, kernels, outputs = _dimensions(op)
-    if len(inputs) - 2 > _MAX_SPATIAL:
-        op.refuse(f"it is along {len(inputs) - 2} dimensions, and TensorFlow's along at most three")
-    x, w = (nodes.cast(graph, v, op.result.dtype) for v in op.operands[:2])
-    if w.dtype.name in ("int64", "uint32", "uint64", "bool"):
-        op.refuse(f"TensorFlow has no convolution of {w.dtype.name}", "convert it to float32")
+    x, w = product_operands(graph, op)
+    if x.dtype == bool:
+        x, w = (nodes.cast(graph, value, np.int32) for value in (x, w))
     window = ConvolutionWindow.of(op, low, high)
     groups, batches = op.integer("feature_group_count", 1), op.integer("batch_group_count", 1)
     turned = (inputs, kernels, outputs)
@@ -45,13 +47,37 @@ def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Di
     if is_gradient and not reversed_dimensions(op):
         gradient = _kernel_gradient(graph, x, w, window)
         if gradient is not None:
-            return gradient
+            return to_result(graph, op, gradient)
     x, w = nodes.transpose(graph, x, inputs), nodes.transpose(graph, w, kernels)
     w = nodes.reverse(graph, w, reversed_dimensions(op))
+    _check_places(op, x, w, window)
     if batches > 1:
         x, groups = _batches_as_features(graph, x, batches), batches
-    result = _complex(graph, x, w, window, groups)
+    result = to_result(graph, op, _complex(graph, x, w, window, groups))
     return layouts.transpose(graph, result, [outputs.index(axis) for axis in range(len(outputs))])
+
+
+def _check_places(op: Operation, x: Value, w: Value, window: ConvolutionWindow) -> None:
+    """Refuse a kernel that has too many places for a product of each."""
+    places = product(w.shape[:-2])
+    is_large = not isinstance(places, int) or places > MAX_PLACES
+    if is_large and not _has_kernel(x, window):
+        op.refuse(
+            f"TensorFlow has no such convolution of {x.dtype.name} along {x.rank - 2} dimensions, "
+            f"so that each place of its kernel would be a product, and there are {places}",
+            "export it with a small kernel, or in float32 along at most three dimensions",
+        )
+
+
+def _has_kernel(x: Value, window: ConvolutionWindow) -> bool:
+    """Return whether TensorFlow has a convolution of images, in a wider dtype as it may be.
+
+    Where Conv3D is dilated it takes the dilation of one dimension for another one.
+    """
+    count = x.rank - 2
+    if x.is_float:
+        return count <= 2 or (count == _MAX_SPATIAL and set(window.dilations) == {1})
+    return count <= 2 and x.dtype.name in _INTEGERS
 
 
 def _kernel_gradient(
@@ -145,22 +171,34 @@ def _of_any_rank(graph: Graph, x: Value, w: Value, window: ConvolutionWindow, gr
     shape = [x.shape[0], *sizes, w.shape[-1]]
     if product((*x.shape, *w.shape)) == 0 or 0 in sizes:
         return graph.expand(nodes.constant_like(x, 0).broadcast_to(tuple(shape)))
+    if not _has_kernel(x, window):
+        return _by_products(graph, x, w, window, groups)
     if x.rank - 2 > 2 and groups > 1:
         return _in_groups(graph, x, w, window, groups)
     inputs = [graph.expand(x), graph.expand(w)]
     moves = _attributes(x, w, window, sizes)
-    if groups > 1 and groups == x.shape[-1] and _is_depthwise(window, moves):
+    if groups > 1 and groups == x.shape[-1] and x.is_float and _is_depthwise(window):
         kernel = nodes.reshape(graph, w, [*w.shape[:-2], groups, floordiv(w.shape[-1], groups)])
         inputs = [inputs[0], graph.expand(kernel)]
         return graph.node("DepthwiseConv2dNative", inputs, shape=shape, **moves)
     return graph.node("Conv2D" if x.rank == 4 else "Conv3D", inputs, shape=shape, **moves)
 
 
+def _by_products(graph: Graph, x: Value, w: Value, window: ConvolutionWindow, groups: int) -> Value:
+    """Return the sum of a product for each place in the kernel, with the features last."""
+    last = x.rank - 1
+    first = nodes.transpose(graph, x, [0, last, *range(1, last)])
+    rows = nodes.transpose(graph, w, [last, last - 1, *range(last - 1)])
+    made = by_products(graph, first, rows, window, groups)
+    return nodes.transpose(graph, made, [0, *range(2, last + 1), 1])
+
+
 def _padded(graph: Graph, x: Value, window: ConvolutionWindow) -> tuple[Value, ConvolutionWindow]:
     """Return the input with what an operation cannot put around and between its elements."""
     sizes = [*window.low, *window.high]
     plain = is_static(sizes) and all(int(str(n)) >= 0 for n in sizes)
-    is_padded = x.rank - 2 > 2 and any(sizes)  # Conv3D has no padding of its own
+    # Conv3D has no padding of its own.
+    is_padded = (x.rank - 2 > 2 or not _has_kernel(x, window)) and any(sizes)
     if plain and not is_padded and all(step == 1 for step in window.base_dilations):
         return x, window
     between = (0, *(step - 1 for step in window.base_dilations), 0)
@@ -203,8 +241,7 @@ def _is_same(x: Value, w: Value, window: ConvolutionWindow, sizes: Sequence[Dim]
     return True
 
 
-def _is_depthwise(window: ConvolutionWindow, moves: dict[str, Any]) -> bool:
-    del moves
+def _is_depthwise(window: ConvolutionWindow) -> bool:
     return len(set(window.strides)) == 1 and set(window.dilations) == {1}
 
 

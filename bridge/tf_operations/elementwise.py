@@ -24,7 +24,6 @@ from bridge.tf_operations.complex_arithmetic import (
     size,
     split,
 )
-from bridge.tf_operations.fusions import fuse_affine, fuse_mean
 from bridge.tf_operations.linear_algebra import fuse_triangle
 from bridge.tf_operations.operation_graph import Graph
 from bridge.tf_operations.pooling import fuse_mean_of_windows
@@ -38,12 +37,6 @@ _ACCURACY = ("result_accuracy",)  # a permission to be less precise, of which no
 
 def _arithmetic(op_type: str, of_bools: str) -> Emit:
     return lambda graph, op: elementary.compute(graph, op, op_type, of_bools)
-
-
-def _add(graph: Graph, op: Operation) -> Value:
-    left, right = op.operands
-    fused = fuse_affine(graph, left, right) if left.is_float else None
-    return fused or elementary.compute(graph, op, "Add", "Or")
 
 
 def _subtract(graph: Graph, op: Operation) -> Value:
@@ -81,7 +74,7 @@ def _sign(graph: Graph, op: Operation) -> Value:
         return nodes.cast(graph, do("NotEqual", value, 0), value.dtype)
     if is_complex(value):
         length = size(graph, value)
-        quotient = do("Div", value, join(graph, length, nodes.constant_like(length, 0)))
+        quotient = join(graph, *(do("Div", part, length) for part in split(graph, value)))
         return nodes.where(graph, do("Equal", length, 0), value, quotient)
     sign = do("Sign", value)
     if not value.is_float:
@@ -138,7 +131,7 @@ def _divide(graph: Graph, op: Operation) -> Value:
         return divide_integers(graph, op)
     if is_complex(dividend):
         return divide(graph, dividend, divisor)
-    for fuse in (fuse_softmax, fuse_mean, fuse_mean_of_windows):
+    for fuse in (fuse_softmax, fuse_mean_of_windows):
         if (fused := fuse(graph, dividend, divisor)) is not None:
             return fused
     reciprocal = _reciprocal(divisor)
@@ -251,7 +244,7 @@ RULES = {
         for name, op_type in _SAME.items()
     },
     "stablehlo.abs": Rule(_abs, expand=False),
-    "stablehlo.add": Rule(_add, expand=False),
+    "stablehlo.add": Rule(_arithmetic("Add", "Or"), expand=False),
     "stablehlo.and": Rule(elementary.bitwise("And"), expand=False),
     "stablehlo.atan2": Rule(elementary.native("Atan2"), _ACCURACY, expand=False),
     "stablehlo.cbrt": Rule(elementary.cbrt, _ACCURACY, expand=False),

@@ -56,7 +56,7 @@ class FunctionWriter:
             for_converters: whether converters are to read them.
         """
         self.functions, self.for_converters = [], for_converters
-        self._name = re.sub(r"\W", "_", name)
+        self._name = re.sub(r"\W", "_", name, flags=re.ASCII)
         self._names: set[str] = set()
 
     def main(self, graph: Graph) -> GraphFunction:
@@ -165,7 +165,7 @@ class _NodeWriter:
 
     def argument(self, name: str, dtype: np.dtype[Any], shape: Any) -> GraphTensor:
         """Return an argument, to which the value of a name is."""
-        text = self._unique(re.sub(r"\W", "_", name).strip("_") or "argument")
+        text = self._unique(re.sub(r"\W", "_", name, flags=re.ASCII).strip("_") or "argument")
         self._tensors[name] = text
         return GraphTensor(text, _dtype(dtype), _static(shape))
 
@@ -185,7 +185,7 @@ class _NodeWriter:
         kind = _dtype(array.dtype) if dtype is None else dtype
         key = (
             (kind.name, array.shape, array.tobytes())
-            if array.nbytes < 64 and dtype is None
+            if dtype is None and (array.nbytes < 64 or name == "constant")
             else name
         )
         if key not in self._constants:
@@ -205,7 +205,7 @@ class _NodeWriter:
         self, op: str, name: str, inputs: Sequence[str], output: str, attributes: Mapping[str, Any]
     ) -> str:
         """Add a node; return its first output."""
-        node = self._unique(re.sub(r"[^\w./-]", "_", name).lstrip("_/.-") or op)
+        node = self._unique(re.sub(r"[^\w./-]", "_", name, flags=re.ASCII).lstrip("_/.-") or op)
         self.nodes.append(GraphNode(op, node, tuple(inputs), attributes))
         return f"{node}:{output}:0"
 
@@ -557,12 +557,17 @@ def _cumulative(writer: _NodeWriter, node: Node) -> None:
 
 
 def _assert(writer: _NodeWriter, node: Node) -> None:
-    message = np.array(node.attributes["message"].encode(), object)
-    text = writer.constant(message, f"{node.name}/message", _STRING)
+    """Write Assert, which prints values behind the message, where they are #1, #2 and so on."""
     condition, *values = map(writer.tensor, node.inputs)
     dtypes = [_dtype(writer.graph.dtype_of(name)) for name in node.inputs[1:]]
-    attributes = {"T": [_STRING, *dtypes], "summarize": 3}
-    writer.named(node, "Assert", [condition, text, *values], attributes, [])
+    message, count = re.subn(
+        r"\{(\d+)\}", lambda match: f"#{int(match[1]) + 1}", node.attributes["message"]
+    )
+    if count:
+        message += f" In this call {', '.join(f'#{n + 1}' for n in range(len(values)))} are:"
+    text = np.array(message.encode(), object)
+    inputs = [condition, writer.constant(text, f"{node.name}/message", _STRING), *values]
+    writer.named(node, "Assert", inputs, {"T": [_STRING, *dtypes], "summarize": 3}, [])
 
 
 def _packed(writer: _NodeWriter, node: Node) -> None:
@@ -586,7 +591,6 @@ _SPECIAL: Mapping[str, Callable[[_NodeWriter, Node], None]] = {
     "Pad": _pad,
     PACKED: _packed,
     "ReduceMax": _reduction,
-    "ReduceMean": _reduction,
     "ReduceMin": _reduction,
     "ReduceProd": _reduction,
     "ReduceSum": _reduction,

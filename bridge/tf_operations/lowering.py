@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from bridge.core_ops.decompositions.decomposition import decompose
 from bridge.core_ops.graph_walk import walk_main
 from bridge.graphs.values import Value
@@ -18,7 +20,7 @@ from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import linear_form, parse_size
 from xla_call_module.errors import StructureError
-from xla_call_module.passes.asserting import to_shape_check
+from xla_call_module.passes.asserting import to_assertions, to_shape_check
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.module_pass import open_call, run_on_module, run_passes
 from xla_call_module.passes.platform_selection import select_platforms
@@ -99,7 +101,7 @@ def _lower(
         graph.add_result(value)
     writer = FunctionWriter(f"{prefix}{call.name}", for_converters=for_converters)
     main = writer.main(graph)
-    written = TensorFlowGraph(main, tuple(writer.functions), is_opaque=not for_converters)
+    written = TensorFlowGraph(main, tuple(writer.functions), for_converters=for_converters)
     return narrow_sizes(written, is_wide=is_wide) if for_converters else written
 
 
@@ -112,15 +114,49 @@ def _has_wide_integers(module: Any) -> bool:
 def _assert_shapes(graph: Graph, call: CallModule, arguments: Mapping[int, Value]) -> None:
     """Add the assertions of a call about the sizes of its arguments, as they are measured."""
     check = to_shape_check(call)
-    if check is None:
+    if check is None and _assert_elements(graph, call, arguments):
         return
+    asserted = to_assertions(call)
+    if asserted is None:
+        return
+    assertions, taken = asserted
     values = []
-    for index in check.kept:
+    for index in taken:
         value = arguments[index]
         sizes = tuple(of_atom(Measured(value.name, axis)) for axis in range(value.rank))
         values.append(Value(value.dtype, sizes, sizes, value.name))
-    with open_call(check.call) as parsed:
+    with open_call(assertions) as parsed:
         walk_main(graph, parsed.module, values, ASSERTIONS)
+
+
+def _assert_elements(graph: Graph, call: CallModule, arguments: Mapping[int, Value]) -> bool:
+    """Assert of arguments that they have elements; return whether that is all that is asserted.
+
+    So it is where each dimension variable is a size, or a factor of one: it is at least 1 then.
+    """
+    variables: dict[int, list[str]] = {}
+    missing = set(call.symbols)
+    for index, value in arguments.items():
+        forms = [linear_form(dim) for dim in call.args[index].shape or () if isinstance(dim, str)]
+        names = [form[0] for form in forms if form is not None and not form[2]]
+        if missing.intersection(names) and 0 not in value.shape and len(names) == len(forms):
+            variables[index] = names
+            missing.difference_update(names)
+    if missing:
+        return False
+    for index, names in variables.items():
+        spec, value = call.args[index], arguments[index]
+        bounds = " and ".join(f"{name} >= 1" for name in dict.fromkeys(names))
+        text = (
+            f"Input shapes do not match the polymorphic shapes specification: {spec.path} has the "
+            f"shape ({', '.join(map(str, spec.shape or ()))}) with {bounds}, and has no elements. "
+            "How many it has:"
+        )
+        size = graph.node("Size", [value], shape=(), dtype=np.dtype(np.int64))
+        condition = graph.cast(size, np.dtype(bool))
+        made = graph.node("Assert", [condition, size], shape=(), message=text)
+        graph.assertions.append(made.name)
+    return True
 
 
 def _argument(graph: Graph, spec: TensorSpec) -> Value:

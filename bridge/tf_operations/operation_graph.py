@@ -12,7 +12,13 @@ from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import Input, TensorGraph
 from bridge.graphs.values import Value, constant_array, of_size
 from bridge.tf_operations import pooling
-from bridge.tf_operations.signatures import computation_dtype, has_kernel, signature_of
+from bridge.tf_operations.ranks import within_kernel
+from bridge.tf_operations.signatures import (
+    computation_dtype,
+    has_kernel,
+    max_rank,
+    signature_of,
+)
 from xla_call_module.size_polynomials import Dim, Shape, is_static
 
 __all__ = ["VARIANT", "Graph", "ListedRow"]
@@ -39,31 +45,38 @@ class ListedRow:
     row: Value
     index: Value
 
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """The dtype of the rows in the list."""
+        return computation_dtype("TensorListStack", self.row.dtype)
+
     def reserve(self, graph: Graph, array: Value) -> Value:
         """Return a list for all rows of an array."""
         count = nodes.reshape(graph, graph.vector(array.shape[:1]), ())
         inputs = [graph.vector(array.shape[1:]), graph.expand(nodes.cast(graph, count, np.int32))]
         return graph.node(
-            "TensorListReserve", inputs, shape=(), dtype=VARIANT, element_dtype=array.dtype
+            "TensorListReserve", inputs, shape=(), dtype=VARIANT, element_dtype=self.stored
         )
 
     def write(self, graph: Graph, name: str) -> Value:
         """Return the list of a name with the row in it."""
         rows = Value(VARIANT, (), (), name)
-        inputs = [rows, graph.expand(self.index), graph.expand(self.row)]
-        return graph.node("TensorListSetItem", inputs, shape=(), element_dtype=self.row.dtype)
+        row = graph.cast(self.row, self.stored)
+        inputs = [rows, graph.expand(self.index), graph.expand(row)]
+        return graph.node("TensorListSetItem", inputs, shape=(), element_dtype=self.stored)
 
     def stack(self, graph: Graph, rows: Value, array: Value) -> Value:
         """Return an array of the rows in a list."""
         shape = nodes.cast(graph, graph.vector(array.shape[1:]), np.int32)
-        return graph.node(
+        made = graph.node(
             "TensorListStack",
             [rows, graph.expand(shape)],
             shape=array.shape,
-            dtype=array.dtype,
-            element_dtype=array.dtype,
+            dtype=self.stored,
+            element_dtype=self.stored,
             num_elements=array.shape[0] if isinstance(array.shape[0], int) else -1,
         )
+        return graph.cast(made, array.dtype)
 
 
 Rows = Callable[[Any, Sequence[Value], Sequence[Value]], Mapping[int, ListedRow]]
@@ -78,6 +91,7 @@ class Graph(TensorGraph):
     """
 
     format = "TensorFlow"
+    max_padded_rank = max_rank("Pad")
     zero_copies = False
     assertions: list[str]
     for_converters: bool
@@ -278,6 +292,9 @@ class Graph(TensorGraph):
         attributes: Mapping[str, Any],
     ) -> list[Value] | None:
         given = [value for value in inputs if value is not None]
+        within = within_kernel(self, op_type, given, results, attributes)
+        if within is not None:
+            return within
         replacement = _REPLACEMENTS.get(op_type)
         return None if replacement is None else replacement(self, given, results, attributes)
 
@@ -341,7 +358,8 @@ def _gather_nd(
         for axis in range(count)
     ]
     whole = nodes.concat(graph, [*columns, indices], indices.rank - 1)
-    return graph._add("GatherND", [value, whole], results, {})
+    ((result, _),) = results
+    return [graph.node("GatherND", [value, whole], shape=result)]
 
 
 def _matmul(

@@ -21,7 +21,6 @@ __all__ = ["RULES"]
 _OPERATIONS = {"add": "ReduceSum", "and": "All", "maximum": "ReduceMax", "minimum": "ReduceMin",
                "multiply": "ReduceProd", "or": "Any"}  # fmt: skip
 _OF_BOOLS = {"add": "or", "maximum": "or", "minimum": "and", "multiply": "and"}
-_NARROW = ("bfloat16", "float16")
 
 
 def _reducer(name: str, value: Value) -> str:
@@ -34,18 +33,14 @@ def _reducer(name: str, value: Value) -> str:
 
 
 def _reduced(graph: Graph, reducer: str, value: Value, axes: Sequence[int]) -> Value:
-    """Return the reduction along some dimensions; sums of small floats are of wider ones."""
+    """Return the reduction along some dimensions."""
     if all(value.shape[axis] == 1 for axis in axes):
         return nodes.squeeze(graph, value, axes)
     value = graph.expand(value)
     shape = shape_without(value.shape, axes)
     fact = Reduction(reducer, graph.reference(value), value.shape, tuple(axes))
-    wide = value
-    if value.dtype.name in _NARROW and reducer in ("add", "multiply"):
-        wide = nodes.cast(graph, value, np.float32)
     vector = graph.vector(axes)
-    made = graph.node(_OPERATIONS[reducer], [wide, vector], shape=shape, keepdims=0)
-    result = nodes.cast(graph, made, value.dtype)
+    result = graph.node(_OPERATIONS[reducer], [value, vector], shape=shape, keepdims=0)
     graph.remember(result, fact)
     return result
 

@@ -1,4 +1,4 @@
-"""The signatures of TensorFlow's operations, and the dtypes of which its CPU kernels are.
+"""The signatures of TensorFlow's operations, and the dtypes and ranks of which its CPU kernels are.
 
 They are those of the operations' definitions and kernels in TensorFlow 2.14, which later versions
 keep. A graph names most operations as `bridge.graphs` does; others have TensorFlow's name.
@@ -16,10 +16,12 @@ import numpy as np
 from xla_call_module.errors import DtypeError
 
 __all__ = [
+    "BROADCASTING",
     "Signature",
     "computation_dtype",
     "has_kernel",
     "input_attributes",
+    "max_rank",
     "operation_signature",
     "signature_of",
 ]
@@ -68,6 +70,9 @@ _DTYPES: Mapping[str, frozenset[str] | None] = {
     "images": _FLOATS | {"int32"},
     "fft": _COMPLEX,
     "pooled": _FLOATS,
+    # Of these sums kernels add numbers of 16 bits in 16 bits.
+    "wide_sums": _WIDE | _COMPLEX | _INTEGERS,
+    "wide_products": _WIDE | _COMPLEX | {"int32", "int64"},
     "range": _WIDE | {"int32", "int64"},
     "words": frozenset({"uint32", "uint64", "int32", "int64"}),
 }
@@ -88,7 +93,7 @@ Assert Assert [bool],T* - all
 Atan Atan T y:T fields
 Atan2 Atan2 T,T z:T floats
 Atanh Atanh T y:T fields
-AvgPool AvgPool T output:T pooled
+AvgPool AvgPool T output:T wide
 BatchMatMulV2 BatchMatMulV2 T,T output:T products
 Bitcast Bitcast T output:type all
 BitwiseAnd BitwiseAnd T,T z:T integers
@@ -104,15 +109,15 @@ Concat ConcatV2 T*,Tidx output:T all
 Conj Conj T output:T fft
 Const Const - output:dtype all
 Conv2D Conv2D T,T output:T images
-Conv2DBackpropFilter Conv2DBackpropFilter T,[int32],T output:T floats
-Conv3D Conv3D T,T output:T floats
+Conv2DBackpropFilter Conv2DBackpropFilter T,[int32],T output:T wide
+Conv3D Conv3D T,T output:T wide
 Cos Cos T y:T fields
 Cosh Cosh T y:T fields
-CumProd Cumprod T,Tidx out:T numbers
-CumSum Cumsum T,Tidx out:T numbers
-DepthwiseConv2dNative DepthwiseConv2dNative T,T output:T pooled
+CumProd Cumprod T,Tidx out:T wide_sums
+CumSum Cumsum T,Tidx out:T wide_sums
+DepthwiseConv2dNative DepthwiseConv2dNative T,T output:T wide
 Div RealDiv T,T z:T fields
-Einsum Einsum T* output:T products
+Einsum Einsum T* output:T wide_products
 Equal Equal T,T z:[bool] select
 Erf Erf T y:T floats
 Erfc Erfc T y:T floats
@@ -161,10 +166,9 @@ Range Range Tidx,Tidx,Tidx output:Tidx all
 Real Real T output:Tout fft
 Reciprocal Reciprocal T y:T fields
 ReduceMax Max T,Tidx output:T real
-ReduceMean Mean T,Tidx output:T fields
 ReduceMin Min T,Tidx output:T real
-ReduceProd Prod T,Tidx output:T numbers
-ReduceSum Sum T,Tidx output:T numbers
+ReduceProd Prod T,Tidx output:T wide_sums
+ReduceSum Sum T,Tidx output:T wide_sums
 Relu Relu T activations:T floats
 Reshape Reshape T,Tshape output:T all
 RightShift RightShift T,T z:T integers
@@ -172,11 +176,13 @@ Round Rint T y:T wide
 Reverse ReverseV2 T,Tidx output:T all
 Rsqrt Rsqrt T y:T fields
 SelfAdjointEigV2 SelfAdjointEigV2 T e:T,v:T wide_fields
+ScatterND TensorScatterUpdate T,Tindices,T output:T select
 Shape Shape T output:out_type all
 Sigmoid Sigmoid T y:T fields
 Sign Sign T y:T signed_real
 Sin Sin T y:T fields
 Sinh Sinh T y:T fields
+Size Size T output:out_type all
 Softmax Softmax T softmax:T floats
 Sqrt Sqrt T y:T fields
 Squeeze Squeeze T output:T all
@@ -187,7 +193,7 @@ Tan Tan T y:T fields
 Tanh Tanh T y:T fields
 TensorListReserve TensorListReserve shape_type,[int32] handle:[variant] all
 TensorListSetItem TensorListSetItem [variant],[int32],element_dtype output_handle:[variant] all
-TensorListStack TensorListStack [variant],[int32] tensor:element_dtype all
+TensorListStack TensorListStack [variant],[int32] tensor:element_dtype select
 TensorScatterAdd TensorScatterAdd T,Tindices,T output:T numbers
 TensorScatterMax TensorScatterMax T,Tindices,T output:T real
 TensorScatterMin TensorScatterMin T,Tindices,T output:T real
@@ -213,6 +219,27 @@ _WIDER: Mapping[str, tuple[str, ...]] = {
 }
 # Operations whose low bits do not depend on how the highest one is read, of uint64 as int64.
 _MODULAR = frozenset({"BatchMatMulV2", "Einsum", "MatMul", "Neg"})
+
+# Operations that broadcast their operands.
+BROADCASTING = frozenset({
+    "Add", "And", "Atan2", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Complex", "Div", "Equal",
+    "FloatMod", "Greater", "GreaterOrEqual", "IntegerDiv", "LeftShift", "Less", "LessOrEqual",
+    "Max", "Min", "Mod", "Mul", "NotEqual", "Or", "Pow", "RightShift", "Sub", "Where",
+})  # fmt: skip
+# The most dimensions that a kernel takes, of operations whose kernels do not take any number. Where
+# operands are broadcast, neighbouring dimensions of which the same ones are repeated count once;
+# those of Where count each. GatherND takes any number, but looks up in so many.
+_MAX_RANKS: Mapping[str, int] = {
+    **dict.fromkeys(BROADCASTING, 5),
+    "ArgMax": 7,
+    "ArgMin": 7,
+    "Expand": 5,
+    "GatherND": 7,
+    "Pad": 6,
+    "Slice": 8,
+    "Softmax": 5,
+    "Where": 8,
+}
 
 
 @cache
@@ -267,6 +294,15 @@ def input_attributes(op: str, count: int) -> list[str | None]:
         repeated = count - len(signature.inputs) + 1 if text.endswith("*") else 1
         attributes += [text.rstrip("*")] * repeated
     return [None if text.startswith("[") else text for text in attributes]
+
+
+def max_rank(op_type: str) -> int | None:
+    """Return the most dimensions that the kernel of an operation takes; None for any number.
+
+    >>> max_rank("Pad")
+    6
+    """
+    return _MAX_RANKS.get(op_type)
 
 
 def has_kernel(op_type: str, dtype: np.dtype[Any]) -> bool:

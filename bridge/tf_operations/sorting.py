@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from bridge.core_ops.sort_comparators import (
+    check_order,
     comparison_of,
     pairwise_places,
     reduction_setting,
@@ -28,13 +29,7 @@ __all__ = ["CUSTOM_CALLS", "RULES", "top_k"]
 def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
     axis = op.integer("dimension", -1) % op.operands[0].rank
     keys = sort_keys_of(op.regions[0].block)
-    compared = {key.operand for key in keys or ()}
-    shows = len(op.operands) > 1 or op.operands[0].is_float  # integers that are equal are the same
-    if shows and len(compared) < len(op.operands) and not op.flag("is_stable"):
-        op.refuse(
-            "it is unstable, so the order of elements with equal keys is undefined",
-            "sort with is_stable=True (stable=True in jax.numpy)",
-        )
+    check_order(graph, op, keys, axis)
     values = [_last(graph, value, axis) for value in op.operands]
     if keys is None:
         places = _last(graph, pairwise_places(graph, op, axis), axis)
@@ -156,7 +151,7 @@ def _approx_top_k(graph: Graph, op: Operation) -> Sequence[Value]:
     return [_back(graph, _taken(graph, value, order), axis) for value in values]
 
 
-RULES = {"stablehlo.sort": Rule(_sort, ("dimension", "is_stable"))}
+RULES = {"stablehlo.sort": Rule(_sort, ("dimension", "is_stable"), expand=False)}
 CUSTOM_CALLS = {
     "ApproxTopK": Rule(_approx_top_k, CUSTOM_CALL_ATTRIBUTES),
     "mhlo.topk": Rule(_known_top_k, CUSTOM_CALL_ATTRIBUTES),

@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from xla_call_module.analyses.dependence import epsilon_of
 from xla_call_module.dimensions import aval_text
 
 __all__ = [
@@ -34,7 +35,8 @@ class Tolerance:
     """The largest allowed difference: `atol + rtol * abs(expected)`, as in `numpy.testing`.
 
     Attributes:
-        rtol: the relative tolerance; None for the usual one of the dtype.
+        rtol: the relative tolerance; None for the usual one of the least precise dtype that the
+            array was computed with.
         atol: the absolute tolerance; None for `rtol` times the largest number of the array, plus
             the rounding of larger numbers that it was computed with.
     """
@@ -42,16 +44,21 @@ class Tolerance:
     rtol: float | None = None
     atol: float | None = None
 
-    def of(self, expected: Any, scale: float) -> tuple[float, float]:
+    def of(
+        self, expected: Any, scale: float, precisions: Iterable[str] = ()
+    ) -> tuple[float, float]:
         """Return `rtol` and `atol` for one array.
 
         Args:
             expected: the expected array.
             scale: the largest number that it was computed with.
+            precisions: the names of dtypes of floats that it was computed with, of which the least
+                precise one decides.
         """
-        real = np.zeros((), expected.dtype).real.dtype
-        epsilon = float(jnp.finfo(real).eps)  # type: ignore[no-untyped-call]
-        rtol = _RTOL.get(real.name, _RTOL_FLOAT8) if self.rtol is None else self.rtol
+        names = [np.zeros((), expected.dtype).real.dtype.name, *precisions]
+        epsilon = max(map(epsilon_of, names))
+        usual = max(_RTOL.get(name, _RTOL_FLOAT8) for name in names)
+        rtol = usual if self.rtol is None else self.rtol
         if self.atol is not None:
             return rtol, self.atol
         return rtol, rtol * largest([expected]) + 4 * epsilon * scale
@@ -66,7 +73,12 @@ def largest(arrays: Iterable[Any]) -> float:
 
 
 def describe_difference(
-    actual: Any, expected: Any, tolerance: Tolerance, *, scale: float = 0.0
+    actual: Any,
+    expected: Any,
+    tolerance: Tolerance,
+    *,
+    scale: float = 0.0,
+    precisions: Iterable[str] = (),
 ) -> str | None:
     """Return the text about the worst element; None where the arrays agree.
 
@@ -75,11 +87,12 @@ def describe_difference(
         expected: the array of JAX.
         tolerance: the allowed difference; integers and booleans must be equal.
         scale: the largest number that the arrays were computed with.
+        precisions: the dtypes of floats that they were computed with, besides their own.
     """
     if text := _other_aval(actual, expected):
         return text
     if jnp.issubdtype(expected.dtype, jnp.inexact):
-        rtol, atol = tolerance.of(expected, scale)
+        rtol, atol = tolerance.of(expected, scale, precisions)
         error, wanted = _errors(actual, expected), _wide(expected)
         magnitude = np.where(np.isfinite(wanted), np.abs(wanted), 0)
         excess = error - (atol + rtol * magnitude)

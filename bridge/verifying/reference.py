@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ from bridge.loading.loaded import LoadedSignature
 from bridge.loading.loaded_model import LoadedModel
 from bridge.verifying.trial_request import TrialRequest
 from bridge.verifying.trials import Trial
-from xla_call_module.analyses.dependence import operations_behind
+from xla_call_module.analyses.dependence import narrowest_floats, operations_behind
 from xla_call_module.call import CallModule, TensorSpec, bind_symbols
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import InteropError, StructureError, quote
@@ -42,6 +42,7 @@ def make_trials(
     seed: int,
     request: TrialRequest | None = None,
     progress: Callable[[int, int], None] | None = None,
+    others: Mapping[str, Collection[str]] | None = None,
 ) -> list[Trial]:
     """Return trials of every signature, with every gradient order of the file.
 
@@ -54,6 +55,7 @@ def make_trials(
         seed: the seed of the random numbers.
         request: the inputs to try; by default all kinds.
         progress: a function of the number of finished trials and of all trials.
+        others: the names of the inputs of further signatures, which the request may be for.
 
     Raises:
         InteropError: JAX cannot run a signature here, no sizes meet its constraints, or the inputs
@@ -63,7 +65,8 @@ def make_trials(
     wanted = request or TrialRequest()
     with enable_x64():
         references = [_SignatureReference(s, wanted) for s in model.signatures.values()]
-        wanted.check_inputs({reference.key: reference.inputs for reference in references})
+        own = {reference.key: reference.inputs for reference in references}
+        wanted.check_inputs({**own, **(others or {})})
         count = sum(reference.count for reference in references)
         trials: list[Trial] = []
         while references:  # the programs that JAX has compiled for one are freed when it is done
@@ -105,7 +108,9 @@ class _SignatureReference:
         # TensorFlow's value of a variable that has no name of its own is not seen.
         self._steps = request.steps if all(names[i] for i in results.values()) else 1
         self._deviations = deviations_of(self._call)
-        self._run = LimitedCalls(jax.jit(self._evaluate, static_argnums=(0, 1)), self._call)
+        self._precisions = narrowest_floats(self._call)
+        self._keeps_nan = signature.is_plain
+        self._run = LimitedCalls(self._evaluate, self._call, static_argnums=(0, 1))
         self._given = request.inputs_of(self.key, self.inputs)
         kinds = self._kinds(request)
         # Each kind of input with its sizes, by the number that seeds its random numbers.
@@ -208,6 +213,7 @@ class _SignatureReference:
         cotangents, expected = self._chain(leaves, sources, random)
         new = {leaf: expected[0][key] for key, leaf in self._updated.items()}
         deviations = {name: self._deviations[i] for name, i in self._compared.items()}
+        precisions = {name: self._precisions[i] for name, i in self._compared.items()}
         trial = Trial(
             signature=self.key,
             kind=kind,
@@ -219,6 +225,8 @@ class _SignatureReference:
             cotangents=cotangents,
             expected=expected,
             deviations=deviations,
+            precisions=precisions,
+            keeps_nan=self._keeps_nan,
             step=step if self._assigns else 0,
         )
         return trial, [new.get(leaf, value) for leaf, value in enumerate(params)]

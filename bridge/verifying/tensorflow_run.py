@@ -86,7 +86,9 @@ def run_trial(
         state.assign()
     before = state.values()
     inputs = {name: given(f"input/{name}") for name in trial["inputs"]}
-    variables = {name: v for v in signature.variables for name in names_of(v)}
+    # The last slash of a name, which earlier files may have, TensorFlow takes for that of a scope.
+    variables = {f"{name}/": v for v in signature.variables for name in names_of(v)}
+    variables |= {name: v for v in signature.variables for name in names_of(v)}
     sources = {f"input/{name}": inputs[name] for name in trial["differentiated"]}
     sources |= {f"variable/{name}": variables[name] for name in trial["variables"]}
     # As it is served, without gradients; then all orders at once.

@@ -49,6 +49,9 @@ class Trial:
         expected: the results of JAX for each order, by the same names.
         deviations: for each output the names of those of `xla_call_module.versions.DEVIATIONS`
             that may change it.
+        precisions: for each output the least precise dtype of floats that it was computed with;
+            empty for none.
+        keeps_nan: whether TensorFlow runs its own operations, which keep NaN that XLA may lose.
         step: the number of the call among those that follow one another, from 1 on, where the
             signature assigns variables; the first one has their values in the file. 0 where it
             only reads.
@@ -64,6 +67,8 @@ class Trial:
     cotangents: tuple[Mapping[str, Array], ...]
     expected: tuple[Mapping[str, Array], ...]
     deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    precisions: Mapping[str, str] = field(default_factory=dict)
+    keeps_nan: bool = False
     step: int = 0
 
     @property
@@ -71,6 +76,15 @@ class Trial:
         """The kind, the sizes and the step, such as `random, b=3, step 2`."""
         sizes = [f"{name}={size}" for name, size in self.sizes.items()]
         return ", ".join([self.kind, *sizes, *([f"step {self.step}"] if self.step else [])])
+
+    def precisions_of(self, order: int, name: str) -> tuple[str, ...]:
+        """Return the dtypes of floats that a result was computed with, the least precise ones.
+
+        A gradient may have those of any output, and so may what follows another step.
+        """
+        of_any = order > 0 or self.step > 1
+        names = self.precisions.values() if of_any else [self.precisions.get(name, "")]
+        return tuple(filter(None, names))
 
 
 def write_trials(path: str | os.PathLike[str], trials: Sequence[Trial]) -> None:
@@ -162,6 +176,8 @@ def _describe(trial: Trial) -> dict[str, Any]:
         "cotangents": [list(by_name) for by_name in trial.cotangents],
         "expected": [list(by_name) for by_name in trial.expected],
         "deviations": {name: list(several) for name, several in trial.deviations.items()},
+        "precisions": dict(trial.precisions),
+        "keeps_nan": trial.keeps_nan,
         "step": trial.step,
     }
 
@@ -189,6 +205,8 @@ def _to_trial(fields: Mapping[str, Any], number: int, arrays: Mapping[str, Array
             str(name): tuple(map(str, several))
             for name, several in fields.get("deviations", {}).items()
         },
+        precisions={str(k): str(v) for k, v in fields.get("precisions", {}).items()},
+        keeps_nan=bool(fields.get("keeps_nan", False)),
         step=int(fields.get("step", 0)),
     )
 

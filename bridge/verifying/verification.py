@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -108,15 +109,25 @@ def compare(
         pairs = {name: (run.results[number, order, name], expected[name]) for name in expected}
         problems, known = [], []
         for name, (actual, wanted) in pairs.items():
-            difference = _difference(trial, actual, wanted, tolerance, scale)
+            differing = functools.partial(
+                _difference,
+                kind=trial.kind,
+                tolerance=tolerance,
+                scale=scale,
+                precisions=trial.precisions_of(order, name),
+            )
+            difference = differing(actual, wanted)
             if difference is None:
                 continue
             deviations = _deviations(trial, order, name, run)
             excused = [one for one in deviations if one in _EXCUSED]
             everywhere = order > 0 and (special or any(row.known for row in rows))
-            rest = _without_lost_nan(actual, wanted, everywhere=everywhere, special=special)
+            rest = actual
+            if actual.dtype == wanted.dtype and actual.shape == wanted.shape:
+                lost = _lost_nan(trial, actual, wanted, special=special)
+                rest = wanted if everywhere else np.where(lost, wanted, actual)
             explained = excused and (order == 0 or everywhere)
-            if explained and _difference(trial, rest, wanted, tolerance, scale) is None:
+            if explained and differing(rest, wanted) is None:
                 known += [f"{name}: {_DESCRIPTIONS[deviation]}" for deviation in excused]
             else:
                 reasons = [_DESCRIPTIONS[one] for one in deviations if one not in _EXCUSED]
@@ -132,41 +143,51 @@ def compare(
 def _deviations(trial: Trial, order: int, name: str, run: TensorFlowRun) -> list[str]:
     """Return the deviations of this TensorFlow that may change a result.
 
-    A gradient may have those of any output.
+    A gradient may have those of any output. Where TensorFlow runs its own operations they are those
+    of JAX, which XLA compiles as well.
     """
     names = trial.deviations.get(name, ()) if order == 0 else _values_of(trial.deviations)
-    return [deviation for deviation in dict.fromkeys(names) if deviation in run.deviations]
+    has = _EXCUSED if trial.keeps_nan else run.deviations
+    return [deviation for deviation in dict.fromkeys(names) if deviation in has]
 
 
 def _values_of(deviations: Mapping[str, tuple[str, ...]]) -> list[str]:
     return [name for several in deviations.values() for name in several]
 
 
-def _without_lost_nan(actual: Array, wanted: Array, *, everywhere: bool, special: bool) -> Array:
-    """Return TensorFlow's array, with JAX's elements where a lost NaN explains others.
+def _lost_nan(trial: Trial, actual: Array, wanted: Array, *, special: bool) -> Array:
+    """Return where a NaN that XLA has lost explains that TensorFlow and JAX differ.
+
+    JAX, too, loses NaN in what it compiles, in other places than TensorFlow, so that of inputs that
+    are not finite either may have an infinity or NaN where the other has none. TensorFlow's own
+    operations keep it.
 
     Args:
+        trial: the trial.
         actual: the array of TensorFlow.
-        wanted: the array of JAX.
-        everywhere: whether it is a gradient that may differ everywhere, since a NaN was lost before
-            or may be lost in the VJP alone.
-        special: whether inputs are not finite. JAX, too, loses NaN in what it compiles, in other
-            places than TensorFlow, so that either has an infinity or NaN where the other has none.
+        wanted: the array of JAX, of the same dtype and shape.
+        special: whether inputs are not finite.
     """
-    if actual.dtype != wanted.dtype or actual.shape != wanted.shape:
-        return actual
-    if everywhere:
-        return wanted
-    lost = is_special(wanted) | is_special(actual) if special else is_nan(wanted)
-    return np.where(lost, wanted, actual)
+    lost: Array
+    if trial.keeps_nan:
+        lost = is_nan(actual) & special
+    else:
+        lost = is_special(wanted) | is_special(actual) if special else is_nan(wanted)
+    return lost
 
 
 def _difference(
-    trial: Trial, actual: Array, wanted: Array, tolerance: Tolerance, scale: float
+    actual: Array,
+    wanted: Array,
+    *,
+    kind: str,
+    tolerance: Tolerance,
+    scale: float,
+    precisions: Sequence[str],
 ) -> str | None:
-    if trial.kind == HUGE:
+    if kind == HUGE:
         return describe_overflow(actual, wanted)
-    return describe_difference(actual, wanted, tolerance, scale=scale)
+    return describe_difference(actual, wanted, tolerance, scale=scale, precisions=precisions)
 
 
 def _error(trial: Trial, actual: Array, wanted: Array) -> float:

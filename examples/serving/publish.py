@@ -2,7 +2,8 @@
 
 TensorFlow is not imported. Below FOLDER there will be
 
-    models/digits/1, 2, …   the versions, each with its warmup requests; one more with each run
+    models/digits/1, 2, …   the versions, each with its warmup requests; what is served already is
+                            no new one
     requests.npz            images that the clients send, and what JAX says of them
     compiled/               what the server compiles, for versions with the same program
 

@@ -28,7 +28,12 @@ from savedmodel.protos.tensor_values import decode_tensor
 from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import dtype_from_tensorflow
-from xla_call_module.errors import FormatError, StructureError, shown_as_base
+from xla_call_module.errors import (
+    THROUGH_TENSORFLOW,
+    FormatError,
+    StructureError,
+    shown_as_base,
+)
 
 __all__ = ["NoModuleError", "SignatureSource", "read_signature"]
 
@@ -82,8 +87,7 @@ def read_signature(source: SignatureSource) -> Signature:
         shown = [*unknown][:_MAX_SHOWN] + (["..."] if len(unknown) > _MAX_SHOWN else [])
         raise StructureError(
             f"The signature {source.key} computes something besides calls of JAX functions: "
-            f"{', '.join(shown)}. To do: use the file through TensorFlow, from JAX by "
-            "bridge.call_tf."
+            f"{', '.join(shown)}. To do: {THROUGH_TENSORFLOW}."
         )
     reader = _Reader(source, tuple(source.inputs))
     outputs = {name: reader.value(origin) for name, origin in source.outputs.items()}
@@ -215,8 +219,7 @@ class _Reader:
             ):
                 raise StructureError(
                     f"The signature {self.source.key} assigns a variable something besides a "
-                    "result of a JAX function, or twice. To do: use the file through TensorFlow, "
-                    "from JAX by bridge.call_tf."
+                    f"result of a JAX function, or twice. To do: {THROUGH_TENSORFLOW}."
                 )
             variables.add(place.variable)
             function = self.functions[value.function]

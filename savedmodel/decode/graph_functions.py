@@ -24,7 +24,7 @@ from savedmodel.tensorflow_graph import (
 from xla_call_module.allowance import Allowance
 from xla_call_module.dtypes import DType, dtype_from_tensorflow
 from xla_call_module.errors import FormatError
-from xla_call_module.node import NOT_INLINED, called_function
+from xla_call_module.node import called_function, is_for_converters
 
 __all__ = ["read_operations"]
 
@@ -48,12 +48,13 @@ def read_operations(
     Raises:
         FormatError: a function is missing or damaged.
     """
-    names = [called_function(node) for node in nodes]
-    return tuple(_read_graph(name, library, allowance) for name in names) if all(names) else ()
+    if not all(map(called_function, nodes)):
+        return ()
+    return tuple(_read_graph(node, library, allowance) for node in nodes)
 
 
-def _read_graph(name: str, library: Mapping[str, Proto], allowance: Allowance) -> TensorFlowGraph:
-    pending, found = [name], dict[str, GraphFunction]()
+def _read_graph(node: Proto, library: Mapping[str, Proto], allowance: Allowance) -> TensorFlowGraph:
+    pending, found = [called_function(node)], dict[str, GraphFunction]()
     while pending:
         if (name := pending.pop(0)) in found:
             continue
@@ -62,8 +63,7 @@ def _read_graph(name: str, library: Mapping[str, Proto], allowance: Allowance) -
         found[name] = _read_function(proto)
         pending += _callees(found[name])
     main, *functions = found.values()
-    is_opaque = library[main.name].attr[NOT_INLINED].b
-    return TensorFlowGraph(main, tuple(functions), is_opaque)
+    return TensorFlowGraph(main, tuple(functions), is_for_converters(node))
 
 
 def _callees(function: GraphFunction) -> Iterator[str]:

@@ -14,7 +14,7 @@ from savedmodel.model import BatchBuckets, Function
 from savedmodel.protos.schema import Proto
 from savedmodel.protos.tensor_values import decode_tensor
 from xla_call_module.call import CallModule
-from xla_call_module.errors import FormatError, StructureError
+from xla_call_module.errors import THROUGH_TENSORFLOW, FormatError, StructureError
 
 __all__ = ["Cut", "Padded", "check_cut", "read_buckets", "read_cut", "read_padded"]
 
@@ -126,7 +126,7 @@ def check_cut(function: Function, index: int, *, is_cut: bool) -> None:
 def _other_padding(call: CallModule) -> StructureError:
     return StructureError(
         f"Batches around the call of {call.name} are padded or cut in another way than "
-        "batch_buckets has it. To do: use the file through TensorFlow, from JAX by bridge.call_tf."
+        f"batch_buckets has it. To do: {THROUGH_TENSORFLOW}."
     )
 
 

@@ -130,7 +130,7 @@ class Library:
         if call not in self._graphs:
             main, *_ = encode_graph(self.operations[call], self.new_function)
             self._graphs[call] = main.signature.name
-        is_opaque = self.operations[call].is_opaque
+        is_opaque = not self.operations[call].for_converters
         to_function_call(node, self._graphs[call], is_opaque=is_opaque)
 
     def add_functions(self, definitions: Sequence[bytes]) -> None:

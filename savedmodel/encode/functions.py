@@ -67,7 +67,7 @@ def write_functions(model: SavedModel, proto: Proto) -> tuple[Library, list[Writ
         proto,
         dict(itertools.chain(*map(_operations, functions))),
         mutex=mutex_name(function.call.module for function in functions),
-        for_converters=any(not graph.is_opaque for f in functions for graph in f.operations),
+        for_converters=any(graph.for_converters for f in functions for graph in f.operations),
     )
     state = model.state
     written = []

@@ -58,9 +58,9 @@ def encode_graph(
     }
     for function, proto in zip(functions, protos, strict=True):
         _fill_function(proto, function, names)
-        if graph.is_opaque:
+        if not graph.for_converters:
             proto.attr[NOT_OPTIMIZED].b = True
-    if graph.is_opaque:
+    if not graph.for_converters:
         protos[0].attr[NOT_INLINED].b = True
     return tuple(protos)
 

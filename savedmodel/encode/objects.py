@@ -7,7 +7,6 @@ checkpoint, under which key their values lie. Nodes have the same numbers in bot
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,7 +22,7 @@ from savedmodel.protos.schema import (
 )
 from savedmodel.protos.structures import Branch, Leaf, Structure, fill_shape
 from xla_call_module.errors import StructureError
-from xla_call_module.stablehlo.unique_names import UniqueNames
+from xla_call_module.stablehlo.unique_names import scope_names
 
 __all__ = ["OBJECT_GRAPH_KEY", "ObjectGraph", "write_objects"]
 
@@ -111,7 +110,7 @@ class _Writer:
         self.trackable = TrackableObjectGraph()
         self.keys = [""] * len(variables)
         self._variables = variables
-        self._variable_names = _scope_names(variables)
+        self._variable_names = scope_names(variable.name for variable in variables)
         self._variable_nodes: dict[int, int] = {}
         self._captured_nodes: dict[Capture, int] = {}
 
@@ -188,19 +187,6 @@ class _Writer:
         """Return the number of the node just added, in both graphs."""
         self.trackable.nodes.add()
         return len(self.trackable.nodes) - 1
-
-
-def _scope_names(variables: Sequence[Variable]) -> list[str]:
-    """Names for variables that TensorFlow takes when it saves them again.
-
-    There each becomes a name scope (`_VALID_OP_NAME_REGEX` in tensorflow/python/framework/ops.py).
-    """
-    names = UniqueNames()
-    scopes = []
-    for variable in variables:
-        base = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", variable.name)
-        scopes.append(names.take(base if re.match(r"[A-Za-z0-9.]", base) else f"variable{base}"))
-    return scopes
 
 
 def _check_path(path: Sequence[str], name: str) -> None:

@@ -20,12 +20,11 @@ from tests.benchmarks.measure import Ratio
 # TensorFlow is not counted: a model server has none.
 _LOAD_AND_ASK = """
 import sys, time
-from pathlib import Path
 import numpy as np
-from tests.bridge.serving.servable import Servable
-x = np.load(sys.argv[2])
+from bridge.local_server.servable import Servable, to_proto
+x = to_proto(np.load(sys.argv[2]))
 started = time.perf_counter()
-servable = Servable(Path(sys.argv[1]))
+servable = Servable(sys.argv[1], 1)
 ready = time.perf_counter()
 servable.predict("", {"x": x})
 answered = time.perf_counter()

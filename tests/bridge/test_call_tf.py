@@ -14,7 +14,7 @@ import tensorflow as tf
 from jax.test_util import check_grads
 
 import bridge
-from bridge import InteropError
+from bridge import InteropError, jax2tf
 from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES, WIDE
 from xla_call_module.errors import ArgumentError, DtypeError, FormatError, StructureError
@@ -142,12 +142,44 @@ def test_64_bits_are_kept_where_jax_has_them():
     def function(x):
         return tf.argmax(x), tf.cast(x, tf.float64) / 3.0
 
-    index, third = bridge.call_tf(function)(X[0])
+    with pytest.warns(UserWarning, match="jax_enable_x64") as told:
+        index, third = bridge.call_tf(function)(X[0])
+    assert len(told) == 2
     assert (index.dtype, third.dtype) == (jnp.int32, jnp.float32)
     with enable_x64():
         index, third = bridge.call_tf(function)(X[0])
         assert (index.dtype, third.dtype) == (jnp.int64, jnp.float64)
         np.testing.assert_array_equal(third, X[0].astype(np.float64) / 3.0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"compiled": False}, {"graph": True, "variables": "constant"}],
+    ids=["compiled", "callback", "graph"],
+)
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["now", "jit"])
+def test_results_of_64_bits_are_narrowed_with_a_word(options, wrap):
+    def function(x):
+        return {"hash": tf.cast(x, tf.int64) * 2**33, "same": x, "z": tf.cast(x, tf.complex128)}
+
+    run = wrap(bridge.call_tf(function, **options))
+    with pytest.warns(UserWarning, match="jax_enable_x64") as told:
+        run(X[0])
+    assert [str(one.message).partition(",")[0] for one in told] == [
+        "result['hash'] of function is int64",
+        "result['z'] of function is complex128",
+    ]
+    run(X[:2])  # other shapes, of which nothing is new: warnings are errors here
+
+
+def test_jax2tf_refuses_values_that_jax_does_not_have():
+    large = jax2tf.call_tf(lambda x: tf.cast(x, tf.int64) * 2**33)
+    with pytest.raises(DtypeError, match="int64 with the value 8589934592, which int32"):
+        large(np.int32([0, 1]))
+    infinite = jax2tf.call_tf(lambda x: tf.cast(x, tf.float64) * 1e300)
+    with pytest.raises(DtypeError, match="which float32 does not hold"):
+        infinite(np.float32(1))
+    assert int(jax2tf.call_tf(lambda x: tf.argmax(x))(X[0])) == int(np.argmax(X[0]))
 
 
 def test_a_prng_key_arrives_as_its_data():
@@ -292,6 +324,31 @@ def test_whatever_stands_for_a_function_is_called(saved, source):
     np.testing.assert_array_equal(found["y"], X[0] * 2.0)
 
 
+def test_variables_say_whether_tensorflow_trains_them(tmp_path):
+    class Model(tf.Module):
+        def __init__(self):
+            self.scale = tf.Variable(3.0, trainable=False, name="scale")
+            self.weight = tf.Variable(2.0, name="weight")
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
+        def __call__(self, x):
+            return x * self.weight + self.scale
+
+    tf.saved_model.save(Model(), str(tmp_path / "model"))
+    with pytest.raises(StructureError, match=r"bridge\.call_tf\(path\), with variables='argument'"):
+        bridge.load(tmp_path / "model")
+    called = bridge.call_tf(tmp_path / "model", variables="argument")
+    assert called.trainable() == {"scale": False, "weight": True}
+    params = called.variables()
+    assert jax.grad(lambda v: called(v, X[0]).sum())(params)["weight"] == X[0].sum()
+    bridge.save(
+        called, tmp_path / "saved", params=params, trainable=called.trainable(), args="f32[b]"
+    )
+    loaded = tf.saved_model.load(str(tmp_path / "saved"))
+    np.testing.assert_array_equal(loaded(X[0]), X[0] * 2 + 3)
+    assert [v.numpy() for v in loaded.trainable_variables] == [2.0]
+
+
 def test_a_signature_whose_model_is_gone_is_refused(saved):
     signature = tf.saved_model.load(saved[0]).signatures["serving_default"]
     with pytest.raises(StructureError, match=r"variables that are gone.*keep what was loaded"):
@@ -324,7 +381,7 @@ REFUSED = {
     "strings": (lambda x: tf.strings.to_number(tf.strings.as_string(x)), "no AsString.*compiled=F"),
     "Python": (lambda x: tf.ensure_shape(tf.numpy_function(abs, [x], x.dtype), x.shape), "PyFunc"),
     "prints": (lambda x: (tf.print(x), x)[1], "no StringFormat"),
-    "values decide the shape": (lambda x: tf.where(x > 0.0), r"\(None, 2\).*Where \(Where\)"),
+    "values decide the shape": (lambda x: tf.cast(tf.where(x > 0), "int32"), r"\(None, 2\).*Where"),
     "and so does what follows": (lambda x: tf.unique(x[0])[0] * 2.0, r"Unique \(Unique\)"),
     "random": (lambda x: tf.random.uniform((2,)) + x[0, 0], "RandomUniform.*stateless_uniform"),
     "axis from outside": (functools.partial(tf.reduce_sum, axis=tf.constant(1)), "input 1 of Sum"),

@@ -18,7 +18,7 @@ RTOL = 2e-5
 
 
 def in_tensorflow(x):
-    return {"y": tf.sin(x) * x, "n": tf.argmax(x, axis=1)}
+    return {"y": tf.sin(x) * x, "n": tf.argmax(x, axis=1, output_type=tf.int32)}
 
 
 def in_jax(x):
@@ -221,3 +221,36 @@ def test_tapes_and_graphs_around_a_call_do_not_matter():
         return jax.jit(jax.grad(lambda x: bridge.call_tf(tf.sin)(x).sum()))(X)
 
     np.testing.assert_allclose(graph(), np.cos(X), rtol=RTOL)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tf.transpose(x) @ x,
+        lambda x: tf.einsum("ab,cb->ca", x, x),
+        lambda x: tf.linalg.cholesky(tf.matmul(x, x, transpose_b=True) + tf.eye(2)),
+        lambda x: tf.cond(x[0, 0] > 0, lambda: x + 1.0, lambda: tf.reverse(x, [0])),
+        lambda x: tf.image.resize(x[..., None], (4, 6)),
+        lambda x: tf.nn.max_pool2d(x[None, ..., None], 2, 1, "SAME"),
+    ],
+    ids=["transpose", "einsum", "cholesky", "cond", "resize", "pooling"],
+)
+def test_what_xla_notes_of_layouts_is_no_reason_to_refuse(function):
+    exported = jax.export.export(jax.jit(bridge.call_tf(function)), platforms=["cpu"])(X)
+    lifted = bridge.to_jax(exported)
+    np.testing.assert_allclose(lifted(X), function(tf.constant(X)), rtol=RTOL, atol=1e-6)
+    gradient = jax.grad(lambda x: (lifted(x) ** 2).sum())(X)
+    with tf.GradientTape() as tape:
+        x = tf.constant(X)
+        tape.watch(x)
+        total = tf.reduce_sum(function(x) ** 2)
+    np.testing.assert_allclose(gradient, tape.gradient(total, x), rtol=1e-4, atol=1e-5)
+
+
+def test_what_tensorflow_compiles_becomes_onnx():
+    onnxruntime = pytest.importorskip("onnxruntime")
+    exported = jax.export.export(jax.jit(bridge.call_tf(lambda x: tf.transpose(x) @ x)))(X)
+    model = bridge.to_onnx(exported).SerializeToString()
+    session = onnxruntime.InferenceSession(model)
+    (found,) = session.run(None, {session.get_inputs()[0].name: X})
+    np.testing.assert_allclose(found, X.T @ X, rtol=RTOL)

@@ -288,3 +288,35 @@ def test_weights_of_another_model(model, tmp_path):
     # Keras collects what layers say, and raises an error of its own.
     with pytest.raises(ValueError, match="The file has no weight gain for the layer"):
         outside.load_weights(tmp_path / "other.weights.h5")
+
+
+@pytest.mark.parametrize("extension", ["keras", "h5", "export"])
+def test_keys_that_are_no_names_of_tensorflow(tmp_path, extension):
+    """Those of Haiku have `~`; the paths in the pytree stay."""
+    if extension == "export" and keras.backend.backend() != "tensorflow":
+        pytest.skip("what Keras exports on JAX is JAX's converter's to write")
+    one = np.ones(2, "float32")
+    params = {"mlp/~/linear 0": {"w (x)": np.eye(3, 2, dtype="float32")}, "a:0": {"": one}}
+    params |= {"a_0": one * 2, "_ä": one * 3, "": one * 4}
+
+    def function(params, x):
+        *shifts, w = (params["a:0"][""], params["a_0"], params["_ä"], params[""],
+                      params["mlp/~/linear 0"]["w (x)"])  # fmt: skip
+        return x @ w + sum(shifts)
+
+    layer = ExportedLayer(function, params=params)
+    model = keras.Sequential([keras.Input([3]), layer])
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    path = tmp_path / f"model.{extension}"
+    if extension == "export":
+        tf = pytest.importorskip("tensorflow")
+        model.export(path, verbose=False)
+        loaded = tf.saved_model.load(str(path))
+        found = loaded.serve(x)
+    else:
+        model.save(path)
+        loaded = keras.models.load_model(path)
+        found = loaded(x)
+        assert loaded.layers[-1].params.keys() == params.keys()
+    np.testing.assert_allclose(found, function(params, x), rtol=1e-6)
+    assert len({weight.path for weight in model.weights}) == 5

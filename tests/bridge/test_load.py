@@ -436,6 +436,13 @@ class TestWrongCalls:
         with pytest.raises(StructureError, match=match):
             model(*args)
 
+    def test_a_signature_that_is_not_there(self, model):
+        match = r"^There is no signature 'typo'; the file has 'serving_default'.* To do: name one"
+        for error in (KeyError, StructureError):
+            with pytest.raises(error, match=match):
+                model.signatures["typo"]
+        assert model.signatures.get("typo") is None
+
     def test_what_was_called_before_is_refused_in_the_same_words(self, model):
         x, n = jnp.asarray(X), jnp.asarray(N)
         refused = [

@@ -652,7 +652,7 @@ make = {
     "jax": lambda n: jax.numpy.arange(n, dtype="float32").reshape(1000, -1),
     "transposed": lambda n: np.arange(n, dtype=np.float32).reshape(-1, 1000).T,
     "every_other": lambda n: np.arange(2 * n, dtype=np.float32).reshape(1000, -1)[:, ::2],
-    "float64": lambda n: np.arange(n, dtype=np.float64).reshape(1000, -1),
+    "float64": lambda n: np.arange(n, dtype=np.float64).reshape(1000, -1) % 1000,
 }[sys.argv[2]]
 def export(params):
     return jax.export.export(jax.jit(lambda p, x: p[0][0, :3] * x))(params, 1.0)

@@ -229,3 +229,21 @@ def test_sizes_are_compared_in_live_functions():
         compiled(tf.ones(1), tf.ones(3))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"args\[1\] of <lambda> has"):
         call(tf.ones(1), tf.ones(3))
+
+
+@pytest.mark.parametrize("operations", ["xla", "tensorflow"])
+def test_an_empty_batch_is_refused_by_files_of_both_kinds(tmp_path, operations):
+    def convolve(x):
+        kernel = np.ones((3, 3, 2, 7), np.float32)
+        names = ("NHWC", "HWIO", "NHWC")
+        return lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=names)
+
+    bridge.save(convolve, tmp_path / "m", args=("f32[b,5,5,2]",), operations=operations)
+    signature = tf.saved_model.load(tmp_path / "m").signatures["serving_default"]
+    for size in (1, 3):
+        (result,) = signature(x=tf.ones((size, 5, 5, 2))).values()
+        assert result.shape == (size, 3, 3, 7)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"b >= 1|>= 1 for dimension"):
+        signature(x=tf.ones((0, 5, 5, 2)))
+    with pytest.raises(StructureError, match=r"b would be 0.*at least 1"):
+        bridge.load(tmp_path / "m")(np.ones((0, 5, 5, 2), np.float32))

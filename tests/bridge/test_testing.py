@@ -14,7 +14,13 @@ import bridge.testing
 from bridge.testing import assert_gradients_match
 from bridge.verifying.comparison import Tolerance, describe_difference
 from tests.bridge.absence import run_without_tensorflow
-from xla_call_module.errors import DtypeError, MissingDependencyError, StructureError, installing
+from xla_call_module.errors import (
+    DtypeError,
+    MissingDependencyError,
+    StructureError,
+    UnsupportedError,
+    installing,
+)
 
 PARAMS = {"b": np.float32([0.1, -0.2]), "w": np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)}
 X = np.linspace(0.1, 1.3, 6).astype(np.float32).reshape(2, 3)
@@ -290,6 +296,16 @@ class TestMisuse:
     def test_what_is_no_function_or_argument(self, fun, args, options, match):
         with pytest.raises(StructureError, match=match):
             assert_gradients_match(fun, *args, **options)
+
+    def test_forward_mode_of_a_function_that_has_none_in_jax(self):
+        @jax.custom_vjp
+        def sine(x):
+            return jnp.sin(x)
+
+        sine.defvjp(lambda x: (jnp.sin(x), x), lambda x, cotangent: (cotangent * jnp.cos(x),))
+        with pytest.raises(UnsupportedError, match=r"custom_vjp.*To do: leave out forward=True"):
+            assert_gradients_match(sine, ROW, forward=True, modes=["eager"])
+        assert_gradients_match(sine, ROW, modes=["eager"])
 
     def test_errors_name_their_mode(self):
         class Point:

@@ -221,3 +221,21 @@ def test_a_damaged_config(model):
         ExportedLayer.from_config({**config, "artifact": config["artifact"][:-40]})
     with pytest.raises(StructureError, match="exported when the layer is first called"):
         make_network().get_config()
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.h5", "saved_model"])
+def test_keys_that_are_no_names_of_tensorflow(tmp_path, name):
+    params = {"mlp/~/linear 0": {"w (x)": X.T @ X}, "a:0": {"": np.ones(4, "float32")}}
+    params |= {"a_0": np.ones(4, "float32"), "_ä": np.ones(4, "float32")}
+
+    def function(params, x):
+        shift = params["a:0"][""] + params["a_0"] + params["_ä"]
+        return x @ params["mlp/~/linear 0"]["w (x)"] + shift
+
+    layer = ExportedLayer(function, params=params)
+    model = keras.Sequential([keras.Input([4]), layer])
+    model.save(tmp_path / name, **({"save_format": "tf"} if name == "saved_model" else {}))
+    loaded = keras.models.load_model(tmp_path / name)
+    np.testing.assert_allclose(loaded(X), function(params, X), rtol=1e-5)
+    assert loaded.layers[-1].params.keys() == params.keys()
+    assert len({weight.name for weight in model.weights}) == 4

@@ -191,6 +191,72 @@ def test_a_parameter_that_nothing_takes(tmp_path):
     assert make_trials(load(tmp_path / "model"), seed=0)[0].variables == ("w",)
 
 
+def _mixed(w, x):
+    narrow = x.astype(jnp.bfloat16)
+    product = narrow @ w.astype(jnp.bfloat16)
+    return {"y": product.astype(jnp.float32), "plain": jnp.tanh(x @ w)}
+
+
+def _normalized(x):
+    narrow = x.astype(jnp.float16)
+    mean = narrow.mean(-1, keepdims=True)
+    return ((narrow - mean) / jnp.sqrt(narrow.var(-1, keepdims=True) + 1e-3)).astype(jnp.float32)
+
+
+MIXED = {
+    "bfloat16": (_mixed, {"params": np.random.default_rng(0).normal(size=(64, 8)).astype("f")}),
+    "float16": (_normalized, {}),
+    "softmax": (lambda x: jax.nn.softmax(x.astype(jnp.float16)).astype(jnp.float32), {}),
+}
+
+
+@pytest.mark.parametrize("operations", ["xla", "tensorflow"])
+@pytest.mark.parametrize("name", MIXED)
+def test_half_precision_inside_of_float32(name, operations, tmp_path):
+    """XLA leaves out roundings to half precision, of one size and not of another."""
+    function, options = MIXED[name]
+    bridge.save(function, tmp_path / "m", args="f32[b,64]", operations=operations, **options)
+    assert _wrong(bridge.verify(tmp_path / "m")) == {}
+
+
+def test_the_tolerance_is_of_the_least_precise_dtype_of_each_result(tmp_path):
+    function, options = MIXED["bfloat16"]
+    options |= {"args": "f32[b,64]", "gradient_order": 0}
+    bridge.save(function, tmp_path / "right", **options)
+    bridge.verify(tmp_path / "right", record=tmp_path / "record")
+
+    def off(factor):
+        def changed(w, x):
+            results = function(w, x)
+            return results | {wrong: results[wrong] * factor}
+
+        bridge.save(changed, tmp_path / "m", overwrite=True, **options)
+        return bridge.verify(tmp_path / "m", against=tmp_path / "record")
+
+    wrong = "y"
+    assert off(1.005).passed
+    assert "rtol=0.0625" in _wrong(off(1.3))["random, b=3", 0]
+    wrong = "plain"
+    assert "rtol=0.0001" in _wrong(off(1.005))["random, b=3", 0]
+
+
+def test_parameters_with_empty_keys(tmp_path):
+    """A name that ends with a slash TensorFlow has without it."""
+    params = {"": np.ones(2, "f"), "d": np.ones(2, "f"), "d/": np.full(2, 3, "f")}
+    params |= {"e": {"": np.ones(2, "f"), "x": {"": {"": np.ones(2, "f")}}}}
+    bridge.save(
+        lambda params, x: sum(jax.tree.leaves(params)) * x,
+        tmp_path / "model",
+        params=params,
+        args="f32[2]",
+    )
+    report = bridge.verify(tmp_path / "model", quick=True)
+    assert _wrong(report) == {}
+    assert [row.order for row in report.rows] == [0, 1]
+    names = make_trials(load(tmp_path / "model"), seed=0)[0].variables
+    assert names == ("params", "d", "d_1", "e", "e/x")
+
+
 def test_trouble(folder, tmp_path, capsys):
     assert main(["verify", str(tmp_path / "nothing")]) == 2
     assert "has no saved_model.pb" in capsys.readouterr().err

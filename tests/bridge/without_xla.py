@@ -19,7 +19,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
 import tensorflow as tf
 
-from tests.bridge.serving.servable import disable_xla
+from bridge.core._tf import disable_xla
 
 KEY = "serving_default"
 

@@ -77,6 +77,7 @@ def test_the_wheel_in_a_fresh_environment(installed, tmp_path):
     command = str(installed.with_name("jax-tf-bridge"))
     assert _run(command, "--version", cwd=tmp_path) == f"jax-tf-bridge {version}\n"
     assert "serving_default" in _run(command, "inspect", "m", cwd=tmp_path)
+    assert "pass arrays of the shapes" in _run(command, "explain", "StructureError", cwd=tmp_path)
 
 
 def test_the_wheel_has_the_packages_and_nothing_else(built):
@@ -86,8 +87,8 @@ def test_the_wheel_has_the_packages_and_nothing_else(built):
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
     }
-    typed = {f"{package}/py.typed" for package in PACKAGES}
-    assert {name for name in names if ".dist-info/" not in name} == sources | typed
+    others = {*(f"{package}/py.typed" for package in PACKAGES), "bridge/cli/troubleshooting.md"}
+    assert {name for name in names if ".dist-info/" not in name} == sources | others
 
 
 def test_the_wheel_of_the_checkout_is_that_of_the_source_distribution(built, tmp_path):

@@ -119,9 +119,6 @@ def test_the_container_command(published, tmp_path):
 
 @pytest.fixture(scope="module", params=COMMANDS)
 def server(request, published, tmp_path_factory):
-    command = COMMANDS[request.param]()
-    if command is None:
-        pytest.skip(f"there is no {request.param} on the PATH")
     folder, printed = published
     words = next(line for line in printed.splitlines() if line.startswith(SERVER)).split()
     # The others are its name, ports that may be taken, and a comment.
@@ -130,7 +127,7 @@ def server(request, published, tmp_path_factory):
     flags = re.search(r"^export TF_XLA_FLAGS=(\S+)$", printed, re.MULTILINE)[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TF_XLA_FLAGS", flags)
-        with running(command, log, options, name=base.name) as server:
+        with running(request.param, log, options, name=base.name) as server:
             server.wait_for(1)
             yield server
 
@@ -150,28 +147,28 @@ def _compiled(folder):
     return {path.name: path.stat().st_mtime_ns for path in (folder / "compiled").iterdir()}
 
 
-def test_a_second_run_is_the_next_version(published, server):
-    """Its program is that of the first one, so the server compiles nothing for it."""
-    folder, _ = published
-    before = _compiled(folder)
-    assert len(before) >= 3, "one for each batch size"
-    assert f"version 2 in {folder}/models/digits/2" in _run("publish.py", folder)
-    server.wait_for(2)
-    assert _compiled(folder) == before
+def test_a_second_run_is_no_new_version(tmp_path):
+    base = tmp_path / "models" / "digits"
+    for _ in range(2):
+        assert f"version 1 in {base}/1" in _run("publish.py", tmp_path)
+    assert not (base / "2").exists()
 
 
 def test_other_weights_compile_nothing(published, server, tmp_path):
+    """The program is that of the first version, so the server compiles nothing for another one."""
     folder, _ = published
     before = _compiled(folder)
+    assert len(before) >= 3, "one for each batch size"
     base = folder / "models" / "digits"
     params = bridge.load(base / "1").params
     np.savez(tmp_path / "new.npz", **{name: value[..., ::-1] for name, value in params.items()})
     arguments = ["publish", "--weights", tmp_path / "new.npz", base]
     assert main([str(argument) for argument in arguments]) == 0
-    server.wait_for(3)
+    version = max(int(path.name) for path in base.iterdir() if path.name.isdigit())
+    server.wait_for(version)
     with np.load(folder / "requests.npz") as requests:
         found = server.grpc.predict({"image": requests["image"][:8]}).outputs
-        expected = bridge.load(base / "3")(requests["image"][:8])
+        expected = bridge.load(base / str(version))(requests["image"][:8])
         assert not np.allclose(expected["probability"], requests["probability"][:8])
     np.testing.assert_allclose(found["probability"], expected["probability"], rtol=1e-4, atol=1e-6)
     assert _compiled(folder) == before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -81,6 +81,7 @@ class Case:
         x64: whether JAX's 64-bit dtypes are on.
         jit: makes of the function what is exported, such as one for several devices.
         shardy: whether JAX lowers for Shardy, and not for the older partitioner.
+        operations: what the file runs.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Case:
     x64: bool = False
     jit: Callable[[Callable[..., Any]], Any] = jax.jit
     shardy: bool = True
+    operations: Literal["xla", "tensorflow"] = "xla"
 
 
 def floats(*shape: int, low: float = -2.0, high: float = 2.0, dtype: Any = np.float32) -> Any:

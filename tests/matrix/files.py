@@ -27,7 +27,7 @@ from jax import export
 import bridge
 from bridge.core._jax import replace_vjp
 from tests.matrix.case import Case
-from tests.matrix.functions import CASES
+from tests.matrix.functions import CASES, PLAIN_CASES
 from tests.matrix.written import DEFAULT, VALUES, Written, write_written
 
 __all__ = [
@@ -67,6 +67,7 @@ def _write_target(case: Case, exported: export.Exported, path: Path) -> Written:
                 inputs=[f"x{i}" for i in range(len(case.args))],
                 outputs=[f"y{i}" for i in range(len(exported.out_avals))],
                 tensorflow=wanted,
+                operations=case.operations,
             )
         return Written(case.name, path.name, oldest=bridge.inspect(path).tensorflow)
     except Exception as error:  # noqa: BLE001 - a file that fails is a cell of the grid
@@ -189,7 +190,7 @@ def cotangent_of(output: Any) -> Any:
 
 def write_cases(folder: Path, targets: Sequence[str], names: Sequence[str] = ()) -> None:
     """All cases, or some, for every target, by as many processes as there are cores."""
-    chosen = [case.name for case in CASES if not names or case.name in names]
+    chosen = [case.name for case in (*CASES, *PLAIN_CASES) if not names or case.name in names]
     write = functools.partial(_write_named, folder=folder, targets=targets)
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as processes:
         written = [entry for entries in processes.map(write, chosen) for entry in entries]
@@ -198,7 +199,7 @@ def write_cases(folder: Path, targets: Sequence[str], names: Sequence[str] = ())
 
 def _write_named(name: str, *, folder: Path, targets: Sequence[str]) -> list[Written]:
     warnings.simplefilter("error")
-    (case,) = (case for case in CASES if case.name == name)
+    (case,) = (case for case in (*CASES, *PLAIN_CASES) if case.name == name)
     written = write_case(case, folder / name, targets)
     assert "tensorflow" not in sys.modules, "the files are written without TensorFlow"
     return written

@@ -11,6 +11,7 @@ from tests.matrix.families import (
     dtypes,
     linear_algebra,
     networks,
+    plain_operations,
     primitives,
     sampling,
     shapes,
@@ -19,7 +20,7 @@ from tests.matrix.families import (
     transforms,
 )
 
-__all__ = ["CASES", "FAMILIES"]
+__all__ = ["CASES", "FAMILIES", "PLAIN_CASES"]
 
 FAMILIES = {
     "jax.numpy": arrays.CASES,
@@ -34,4 +35,6 @@ FAMILIES = {
     "linear algebra": linear_algebra.CASES,
     "shardings": shardings.CASES,
 }
+# These run in every TensorFlow, and are no functions of their own in the tables of coverage.
+PLAIN_CASES = plain_operations.CASES
 CASES = tuple(case for cases in FAMILIES.values() for case in cases)

@@ -50,7 +50,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "batching convert diff layers meshes to_jax update verify",
         "jax2tf keras save tf_keras",
         "checking_gradients onnx serving",
-        "benchmarking inspect",
+        "benchmarking inspect local_server",
         "beam cli testing",
         "__main__",
     ),

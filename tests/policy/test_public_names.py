@@ -56,6 +56,33 @@ def test_submodules_that_users_name_need_no_import():
     assert found.stdout.split() == ["bridge.meshes", "bridge.testing"]
 
 
+@pytest.mark.parametrize("package", [*PACKAGES, "bridge.serving"])
+def test_what_is_listed_is_public(package):
+    listed = {name for name in dir(importlib.import_module(package)) if name[:2] != "__"}
+    modules = {"beam", "jax2tf", "keras", "meshes", "serving", "testing", "tf_keras"}
+    names = set(importlib.import_module(package).__all__)
+    assert listed == names | (modules if package == "bridge" else set())
+
+
+@pytest.mark.parametrize("module", ["beam", "jax2tf", "keras", "meshes", "testing", "tf_keras"])
+def test_modules_that_users_name_list_what_is_public(module):
+    found = getattr(importlib.import_module("bridge"), module)
+    assert dir(found) == sorted(found.__all__)
+
+
+def test_modules_whose_package_is_missing_are_not_listed():
+    """`help(bridge)` imports all that is listed."""
+    program = (
+        "import sys, bridge\n"
+        "sys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n"
+        "print('beam' in dir(bridge), 'convert' in dir(bridge))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.split() == ["False", "True"]
+
+
 def _verb():
     """Does nothing, and shows it.
 

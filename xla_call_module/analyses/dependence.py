@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import ml_dtypes
+
 from xla_call_module.call import CallModule
+from xla_call_module.dtypes import DTYPES, NARROW_DTYPES
 from xla_call_module.stablehlo.attributes import callee_of
 from xla_call_module.stablehlo.call_graph import named_by
 from xla_call_module.stablehlo.modules import (
@@ -18,9 +22,9 @@ from xla_call_module.stablehlo.modules import (
     walk,
 )
 
-__all__ = ["dependencies", "operations_behind"]
+__all__ = ["dependencies", "epsilon_of", "narrowest_floats", "operations_behind"]
 
-_Arguments = frozenset[int]
+_Arguments = frozenset[int | str]
 
 
 def dependencies(call: CallModule) -> tuple[frozenset[int], ...]:
@@ -46,7 +50,8 @@ def dependencies(call: CallModule) -> tuple[frozenset[int], ...]:
     with open_module(call.module) as module:
         first = int(read_main(module).has_platform_index)
         results = _Functions(functions_of(module)).of(find_main(module))
-    return tuple(frozenset(call.kept[i - first] for i in one if i >= first) for one in results)
+    places = [[i - first for i in one if isinstance(i, int) and i >= first] for one in results]
+    return tuple(frozenset(call.kept[place] for place in one) for one in places)
 
 
 def operations_behind(call: CallModule, names: Iterable[str]) -> tuple[frozenset[str], ...]:
@@ -68,28 +73,111 @@ def operations_behind(call: CallModule, names: Iterable[str]) -> tuple[frozenset
         >>> operations_behind(from_exported(exported), ["stablehlo.sine"])
         (frozenset(), frozenset({'stablehlo.sine'}))
     """
-    wanted = sorted(set(names))
+    wanted = frozenset(names)
+    typed = {name.partition(" ")[0] for name in wanted if " " in name}
+
+    def marks(op: Any) -> frozenset[str]:
+        found = {custom_call_target(op) or op.name}
+        if typed.intersection(found):
+            element = tensor_type(str(op.operands[0].type)).element
+            found |= {f"{name} {element}" for name in found}
+        return wanted & found
+
+    return _marks_behind(call, marks)
+
+
+def narrowest_floats(call: CallModule) -> tuple[str, ...]:
+    """Return, for each result, the least precise dtype of floats that it was computed with.
+
+    That is one that an operation rounds to; arguments and constants of a dtype round nothing, nor
+    does what moves them. It is the name of a real dtype; empty where no floats are computed.
+
+    Args:
+        call: any call.
+
+    Raises:
+        FormatError: its module is damaged.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from xla_call_module import from_exported
+        >>> halves = lambda x: (x.astype(jnp.float16).astype(jnp.float32), x * 2)
+        >>> narrowest_floats(from_exported(jax.export.export(jax.jit(halves))(1.0)))
+        ('float16', 'float32')
+    """
+    return tuple(max(one, key=epsilon_of, default="") for one in _marks_behind(call, _rounds_to))
+
+
+# They return elements that they take, or exact ones. What is computed in a region of one counts.
+_EXACT = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "abs", "broadcast", "broadcast_in_dim", "case", "clamp", "concatenate", "constant",
+        "dynamic_broadcast_in_dim", "dynamic_gather", "dynamic_pad", "dynamic_reshape",
+        "dynamic_slice", "dynamic_update_slice", "gather", "get_tuple_element", "if", "iota",
+        "maximum", "minimum", "negate", "optimization_barrier", "pad", "real_dynamic_slice",
+        "reduce", "reduce_window", "reshape", "reverse", "scatter", "select", "select_and_scatter",
+        "sign", "slice", "sort", "transpose", "tuple", "while",
+    )
+)  # fmt: skip
+_FLOATS = {
+    dtype.mlir: dtype.name for dtype in (*DTYPES, *NARROW_DTYPES) if "float" in dtype.name
+} | {"complex<f32>": "float32", "complex<f64>": "float64"}
+_PRECISIONS = re.compile(r"[lr]hs_precision_type = (\w+)")
+
+
+def epsilon_of(name: str) -> float:
+    """Return the difference between 1 and the next greater number of a dtype of floats."""
+    limits: Any = ml_dtypes.finfo(name)  # type: ignore[no-untyped-call]
+    return float(limits.eps)
+
+
+def _rounds_to(op: Any) -> frozenset[str]:
+    """Return the dtypes of floats that an operation rounds to."""
+    if op.name in _EXACT or not op.name.startswith(("stablehlo.", "chlo.")):
+        return frozenset()
+    elements = {tensor_type(str(result.type)).element for result in op.results}
+    if "algorithm" in op.attributes:
+        elements.update(_PRECISIONS.findall(str(op.attributes["algorithm"])))
+    if op.name == "stablehlo.reduce_precision":
+        least = 2.0 ** -int(op.attributes["mantissa_bits"])
+        kept = [name for name in _FLOATS.values() if epsilon_of(name) >= least]
+        return frozenset([min(kept, key=epsilon_of)])
+    return frozenset(_FLOATS[element] for element in elements if element in _FLOATS)
+
+
+def _marks_behind(
+    call: CallModule, marks: Callable[[Any], frozenset[str]]
+) -> tuple[frozenset[str], ...]:
     with open_module(call.module) as module:
-        results = _Functions(functions_of(module), wanted).of(find_main(module))
-    return tuple(frozenset(wanted[-1 - i] for i in one if i < 0) for one in results)
+        results = _Functions(functions_of(module), marks).of(find_main(module))
+    return tuple(frozenset(i for i in one if isinstance(i, str)) for one in results)
+
+
+def _no_marks(op: Any) -> frozenset[str]:
+    del op
+    return frozenset()
 
 
 class _Functions:
     """The functions of a module, each of which is gone through once.
 
-    An operation that is looked for counts as an argument of a negative index.
+    What is looked for in operations, their marks, counts as if it were an argument.
     """
 
-    def __init__(self, functions: dict[str, Any], wanted: Sequence[str] = ()) -> None:
+    def __init__(
+        self, functions: dict[str, Any], marks: Callable[[Any], frozenset[str]] = _no_marks
+    ) -> None:
         self._functions = functions
-        self._wanted = {name: -1 - index for index, name in enumerate(wanted)}
-        self._typed = {name.partition(" ")[0] for name in wanted if " " in name}
+        self._marks = marks
         self._results_of: dict[str, tuple[_Arguments, ...]] = {}
 
     def of(self, function: Any) -> tuple[_Arguments, ...]:
         """Return, for each result of a function, the arguments that it depends on."""
         block = function.regions[0].blocks[0]
-        known = {argument: frozenset([i]) for i, argument in enumerate(block.arguments)}
+        known: dict[Any, _Arguments] = {
+            argument: frozenset([i]) for i, argument in enumerate(block.arguments)
+        }
         for operation in block.operations:
             op = operation.operation
             taken = [
@@ -103,33 +191,29 @@ class _Functions:
     def _results(self, op: Any, taken: list[_Arguments]) -> list[_Arguments]:
         if op.name == "func.call":
             return [
-                _union([taken[i] if i >= 0 else frozenset([i]) for i in one])
+                _union([taken[i] if isinstance(i, int) else frozenset([i]) for i in one])
                 for one in self._of_name(callee_of(op))
             ]
         if op.name == "stablehlo.get_dimension_size" and int(op.attributes["dimension"]) > 0:
             return [frozenset()]
-        return [_union([*taken, self._wanted_in(op)])] * len(op.results)
+        return [_union([*taken, self._marks_in(op)])] * len(op.results)
 
     def _of_name(self, name: str) -> tuple[_Arguments, ...]:
         if name not in self._results_of:
             self._results_of[name] = self.of(self._functions[name])
         return self._results_of[name]
 
-    def _wanted_in(self, op: Any) -> _Arguments:
-        """Return those that are looked for among an operation and the ones in it."""
-        if not self._wanted:
+    def _marks_in(self, op: Any) -> _Arguments:
+        """Return the marks of an operation and of the ones in it."""
+        if self._marks is _no_marks:
             return frozenset()
-        indices: set[int] = set()
+        found: set[int | str] = set()
         for inner in walk(op):
-            name = custom_call_target(inner) or inner.name
-            indices.add(self._wanted.get(name, 0))
-            if name in self._typed:
-                element = tensor_type(str(inner.operands[0].type)).element
-                indices.add(self._wanted.get(f"{name} {element}", 0))
+            found |= self._marks(inner)
             for name in named_by(inner):
-                indices.update(*self._of_name(name))
-        return frozenset(index for index in indices if index < 0)
+                found.update(mark for one in self._of_name(name) for mark in one)
+        return frozenset(mark for mark in found if isinstance(mark, str))
 
 
 def _union(sets: list[_Arguments]) -> _Arguments:
-    return frozenset[int]().union(*sets)
+    return frozenset[int | str]().union(*sets)

@@ -15,7 +15,7 @@ from typing import Any
 
 from xla_call_module._jax import ir
 from xla_call_module.call import CallModule
-from xla_call_module.errors import FormatError, StructureError
+from xla_call_module.errors import THROUGH_TENSORFLOW, FormatError, StructureError
 from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import custom_call_target, serialize_module, walk
 
@@ -90,7 +90,7 @@ def refuse_functions(where: str, module: Any) -> None:
     if next(_calls(module), None) is not None:
         raise StructureError(
             f"{where} calls TensorFlow functions that the file holds, and JAX alone cannot run "
-            "them. To do: use the file through TensorFlow, from JAX by bridge.call_tf(path); or "
+            f"them. To do: {THROUGH_TENSORFLOW}; or "
             "write it from bridge.call_tf without graph=True, which compiles them."
         )
 

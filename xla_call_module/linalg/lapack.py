@@ -7,7 +7,7 @@ https://github.com/jax-ml/jax/blob/main/jax/_src/lax/linalg.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -17,6 +17,7 @@ import numpy as np
 from xla_call_module.linalg import factorizations, spectra, tridiagonals
 from xla_call_module.linalg.library_calls import OPERATIONS, TARGETS
 from xla_call_module.linalg.triangular import solve_triangular
+from xla_call_module.stablehlo.modules import TensorType
 
 __all__ = ["MARKS", "OPERATION_MARKS", "Attributes", "Routine", "is_portable", "parse_target"]
 
@@ -33,11 +34,26 @@ class Routine:
         compute: the function from the call's attributes and the operands of one matrix to the
             results. Where the library may report how it went, `info` is the last of them. Beside
             the library's own attributes there are `rows_i` and `columns_i`, the last dimensions of
-            result i.
+            result i, where they are static.
+        free_axis: the function from the call's attributes to an operand and that axis of it, -1 or
+            -2, whose size may be symbolic, as that of a batch may: the axis of right-hand sides.
+            None for a routine without such an axis.
     """
 
     ranks: tuple[int, ...]
     compute: Callable[..., Arrays]
+    free_axis: Callable[[Attributes], tuple[int, int]] | None = None
+
+    def symbolic_matrix(
+        self, attributes: Attributes, operands: Sequence[TensorType]
+    ) -> TensorType | None:
+        """Return the first operand with a symbolic size that has to be static, if there is one."""
+        free = self.free_axis and self.free_axis(attributes)
+        for place, (rank, type_) in enumerate(zip(self.ranks, operands, strict=True)):
+            sizes = {axis - rank: type_.shape[axis - rank] for axis in range(rank)}
+            if any(dim is None and (place, axis) != free for axis, dim in sizes.items()):
+                return type_
+        return None
 
 
 # One of these is part of the target of every library call, and so of a module that has one.
@@ -101,7 +117,7 @@ def _orgqr(_: Attributes, packed: jax.Array, taus: jax.Array) -> Arrays:
 
 
 def _ormqr(attributes: Attributes, packed: jax.Array, taus: jax.Array, other: jax.Array) -> Arrays:
-    left, adjoint = bool(attributes["left"]), bool(attributes["transpose"])
+    left, adjoint = _is_left(attributes), bool(attributes["transpose"])
     product = factorizations.multiply_by_q(packed, taus, other, left=left, adjoint=adjoint)
     return product, jnp.int32(0)
 
@@ -110,7 +126,7 @@ def _trsm(attributes: Attributes, triangle: jax.Array, right: jax.Array) -> Arra
     solution = solve_triangular(
         triangle,
         right,
-        left_side=_is(attributes, "side", "L"),
+        left_side=_is_left(attributes),
         lower=_is(attributes, "uplo", "L"),
         transpose=not _is(attributes, "trans_x", "N"),
         conjugate=_is(attributes, "trans_x", "C"),
@@ -190,7 +206,7 @@ def _triangular_solve(attributes: Attributes, triangle: jax.Array, right: jax.Ar
     solution = solve_triangular(
         _wide(triangle),
         _wide(right),
-        left_side=bool(attributes["left_side"]),
+        left_side=_is_left(attributes),
         lower=bool(attributes["lower"]),
         transpose=transposition > 0,
         conjugate=transposition > 1,
@@ -204,6 +220,28 @@ def _wide(matrix: jax.Array) -> jax.Array:
     return matrix.astype(jnp.promote_types(matrix.dtype, jnp.float32))
 
 
+def _is_left(attributes: Attributes) -> bool:
+    if "side" in attributes:
+        return _is(attributes, "side", "L")
+    return bool(attributes["left_side"] if "left_side" in attributes else attributes["left"])
+
+
+def _right_of_triangle(attributes: Attributes) -> tuple[int, int]:
+    return 1, -1 if _is_left(attributes) else -2
+
+
+def _right_of_reflectors(attributes: Attributes) -> tuple[int, int]:
+    return 2, -1 if _is_left(attributes) else -2
+
+
+def _right_of_diagonals(_: Attributes) -> tuple[int, int]:
+    return 3, -1
+
+
+def _inner_axis(attributes: Attributes) -> tuple[int, int]:
+    return 0, -2 if attributes["transpose"] else -1
+
+
 # LAPACK's names have a letter for the dtype, and its Hermitian routines another name.
 _LAPACK = {
     "potrf": Routine((2,), _potrf),
@@ -212,10 +250,10 @@ _LAPACK = {
     "geqp3": Routine((2, 1), _geqp3),
     "orgqr": Routine((2, 1), _orgqr),
     "ungqr": Routine((2, 1), _orgqr),
-    "ormqr": Routine((2, 1, 2), _ormqr),
-    "unmqr": Routine((2, 1, 2), _ormqr),
-    "trsm": Routine((2, 2), _trsm),
-    "gtsv": Routine((1, 1, 1, 2), _gtsv),
+    "ormqr": Routine((2, 1, 2), _ormqr, _right_of_reflectors),
+    "unmqr": Routine((2, 1, 2), _ormqr, _right_of_reflectors),
+    "trsm": Routine((2, 2), _trsm, _right_of_triangle),
+    "gtsv": Routine((1, 1, 1, 2), _gtsv, _right_of_diagonals),
     "syevd": Routine((2,), _syevd),
     "heevd": Routine((2,), _syevd),
     "sytrd": Routine((2,), _sytrd),
@@ -230,16 +268,16 @@ _SOLVER = {
     "gesdd": Routine((2,), _gesvd_of_gpu),
     "gesvdj": Routine((2,), _gesvdj),
     "gesvdp": Routine((2,), _gesvdj),
-    "syrk": Routine((2, 2, 0, 0), _syrk),
+    "syrk": Routine((2, 2, 0, 0), _syrk, _inner_axis),
 }
 _LIBRARIES: Mapping[str, Mapping[str, Routine]] = {
     "lapack": _LAPACK,
     "solver": _SOLVER,
-    "sparse": {"gtsv2": Routine((1, 1, 1, 2), _gtsv_of_gpu)},
+    "sparse": {"gtsv2": Routine((1, 1, 1, 2), _gtsv_of_gpu, _right_of_diagonals)},
     "hybrid": {"geqp3": _LAPACK["geqp3"]},
     "gpu": {"lu_pivots_to_permutation": Routine((1,), _permutation)},
     "stablehlo": {
         "cholesky": Routine((2,), _cholesky),
-        "triangular_solve": Routine((2, 2), _triangular_solve),
+        "triangular_solve": Routine((2, 2), _triangular_solve, _right_of_triangle),
     },
 }

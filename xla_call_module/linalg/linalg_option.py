@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from xla_call_module.errors import StructureError
 
-__all__ = ["LINALG", "parse_linalg"]
+__all__ = ["LINALG", "LinalgOption", "parse_linalg"]
 
 # Calls that run everywhere, or JAX's own.
-LINALG = ("portable", "lapack")
+LinalgOption = Literal["portable", "lapack"]
+LINALG: tuple[LinalgOption, ...] = get_args(LinalgOption)
 
 
 def parse_linalg(linalg: str) -> bool:

@@ -41,7 +41,14 @@ from xla_call_module.stablehlo.refining import refine_results
 from xla_call_module.stablehlo.rewriting import new_function, rewire, run_passes
 from xla_call_module.versions import LAST_WITHOUT_SHARDY
 
-__all__ = ["KEEP_ASSERTIONS", "read_shape_check", "to_shape_check", "with_names", "with_note"]
+__all__ = [
+    "KEEP_ASSERTIONS",
+    "read_shape_check",
+    "to_assertions",
+    "to_shape_check",
+    "with_names",
+    "with_note",
+]
 
 _NO_NAMES: Mapping[int, str] = MappingProxyType({})
 _MAX_SYMBOLS = 3
@@ -98,6 +105,21 @@ def to_shape_check(call: CallModule, names: Mapping[int, str] = _NO_NAMES) -> Sh
         return None
     with open_call(call) as parsed:
         return read_shape_check(parsed, names)
+
+
+def to_assertions(call: CallModule) -> tuple[CallModule, tuple[int, ...]] | None:
+    """Return a call that asserts what another one does, and which arguments of that it takes.
+
+    None where it asserts nothing, or something else than sizes.
+    """
+    if not _may_assert(call):
+        return None
+    with open_call(call) as parsed:
+        if (used := _arguments_of(_asserting(parsed.module))) is None:
+            return None
+        offset = int(call.has_platform_index)
+        alone = dataclasses.replace(KEEP_ASSERTIONS.rewrite(parsed).serialized(), changes=())
+        return alone, tuple(call.kept[number - offset] for number in used)
 
 
 def read_shape_check(parsed: ParsedCall, names: Mapping[int, str] = _NO_NAMES) -> ShapeCheck | None:

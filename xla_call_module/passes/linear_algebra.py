@@ -32,7 +32,8 @@ _CUSTOM_CALL = ("stablehlo.custom_call",)
 def lower_linalg(*, operations: bool = False, native: Collection[str] = ()) -> ModulePass:
     """Return the pass that replaces calls of LAPACK, cuSOLVER and hipSOLVER.
 
-    Batches are computed together. Their dimensions may be symbolic, those of the matrices not.
+    Batches are computed together. Their dimensions may be symbolic, and so may the numbers of
+    right-hand sides be, but not the dimensions of the matrices.
     Where the library reports a failure, such as a matrix that is not positive definite, the
     replacement reports it too, and JAX's NaNs appear in the same places. Running it raises a
     `StructureError` for a matrix whose own shape is symbolic, and an `InteropError` for a call in a
@@ -104,14 +105,14 @@ def _read_form(name: str, operation: Any) -> LibraryForm | None:
             f"{len(routine.ranks)}, as JAX 0.7.1 and newer have it. To do: export it again "
             "with such a JAX."
         )
-    for rank, type_ in zip(routine.ranks, types, strict=True):
-        if None in type_.shape[len(type_.shape) - rank :]:
-            raise StructureError(
-                f"{_place(name, operation)}, on a matrix of type {type_}: its own shape "
-                "is symbolic, and only batch dimensions can be. To do: export it with the sizes of "
-                "the matrix, or with linalg='lapack' for a TensorFlow that has the library."
-            )
     attributes = {**library_options(operation), **_result_sizes(operation)}
+    if (matrix := routine.symbolic_matrix(attributes, types)) is not None:
+        raise StructureError(
+            f"{_place(name, operation)}, on a matrix of type {matrix}: its own shape is symbolic, "
+            "and only the sizes of batches and the numbers of right-hand sides can be. To do: "
+            "export it with the sizes of the matrix, or with linalg='lapack' for a TensorFlow that "
+            "has the library."
+        )
     return LibraryForm(target, tuple(sorted(attributes.items())), types)
 
 

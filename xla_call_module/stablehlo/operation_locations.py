@@ -13,7 +13,9 @@ from xla_call_module._jax import ir, location_kind
 from xla_call_module.stablehlo.attributes import callee_of, symbol_name
 from xla_call_module.tracebacks import is_internal_file
 
-__all__ = ["argument_name", "describe_location", "describe_primitive"]
+__all__ = ["UNKNOWN_PLACE", "argument_name", "describe_location", "describe_primitive"]
+
+UNKNOWN_PLACE = "an unknown place"
 
 
 def describe_location(operation: Any) -> str:
@@ -42,7 +44,7 @@ def describe_location(operation: Any) -> str:
                 function = ancestor
             ancestor = ancestor.parent
         place = _first_call(function, seen)
-    return _name_of(operation.location) or "an unknown place"
+    return _name_of(operation.location) or UNKNOWN_PLACE
 
 
 def _frames(location: Any) -> Iterator[str]:

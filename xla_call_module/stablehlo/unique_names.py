@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["UniqueNames"]
+import re
+from collections.abc import Iterable
+
+__all__ = ["UniqueNames", "scope_names"]
 
 
 class UniqueNames:
@@ -36,3 +39,18 @@ class UniqueNames:
 
     def _key(self, name: str) -> str:
         return name.lower() if self._ignore_case else name
+
+
+def scope_names(names: Iterable[str]) -> list[str]:
+    """Return names for variables that TensorFlow takes when it saves them again, each another one.
+
+    There each becomes a name scope (`_VALID_OP_NAME_REGEX` in tensorflow/python/framework/ops.py),
+    whose last slash is not part of the name (`name_from_scope_name`), and then a node, whose name
+    may have less than a scope's (`IsValidNodeName` in tensorflow/core/framework/node_def_util.cc).
+    """
+    unique, scopes = UniqueNames(), []
+    for name in names:
+        base = re.sub(r"[^A-Za-z0-9_./-]", "_", name)
+        scope = base if re.match(r"[A-Za-z0-9.]", base) else f"variable{base}"
+        scopes.append(unique.take(scope.rstrip("/")))
+    return scopes

@@ -14,11 +14,12 @@ from xla_call_module.errors import UnsupportedError
 from xla_call_module.stablehlo.attributes import symbol_name
 from xla_call_module.stablehlo.call_graph import named_by
 from xla_call_module.stablehlo.modules import custom_call_target
-from xla_call_module.stablehlo.operation_locations import describe_location
+from xla_call_module.stablehlo.operation_locations import UNKNOWN_PLACE, describe_location
 
 __all__ = [
     "CONVOLUTION_ATTRIBUTES",
     "CUSTOM_CALL_ATTRIBUTES",
+    "LAYOUT_NOTES",
     "RETURNS",
     "WINDOW_ATTRIBUTES",
     "check_attributes",
@@ -34,10 +35,12 @@ R = TypeVar("R")
 _PACK = "stablehlo.tuple"
 _UNPACK = "stablehlo.get_tuple_element"
 RETURNS = ("func.return", "sdy.return", "stablehlo.return")
+# Notes of XLA about how arrays lie in memory, in what TensorFlow compiles.
+LAYOUT_NOTES = frozenset({"minor_to_major", "result_layout", "xla_shape"})
 # What says nothing of the numbers: how arrays lie on devices and in memory.
-_IGNORED = frozenset({
+_IGNORED = LAYOUT_NOTES | {
     "mhlo.frontend_attributes", "mhlo.layout_mode", "mhlo.memory_kind", "mhlo.sharding",
-})  # fmt: skip
+}  # fmt: skip
 # What a convolution says, and a reduction of windows.
 CONVOLUTION_ATTRIBUTES = (
     "batch_group_count",
@@ -151,8 +154,9 @@ def check_attributes(raw: Any, known: Container[str]) -> None:
 
 
 def describe_operation(raw: Any) -> str:
-    """Return an operation's name and its place in the source, for messages."""
-    return f"{raw.name} at {describe_location(raw)}"
+    """Return an operation's name, with its place in the source where that is known."""
+    place = describe_location(raw)
+    return raw.name if place == UNKNOWN_PLACE else f"{raw.name} at {place}"
 
 
 def regions_of(raw: Any) -> Sequence[Any]:

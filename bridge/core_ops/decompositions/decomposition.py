@@ -148,7 +148,12 @@ def _apply(
 ) -> CallModule:
     boundary, locations = decomposition.boundary, Locations(decomposition.table.target)
     table = dataclasses.replace(decomposition.table, around=locations.scope)
-    exported = retrace(call, table, boundary, parameters=parameters, is_wide=decomposition.is_wide)
+    # What the module does not take it does not take afterwards either.
+    taken = dataclasses.replace(
+        call, args=tuple(call.args[n] for n in call.kept), kept=tuple(range(len(call.kept)))
+    )
+    known = {n: parameters[index] for n, index in enumerate(call.kept) if index in parameters}
+    exported = retrace(taken, table, boundary, parameters=known, is_wide=decomposition.is_wide)
     made = from_exported(exported, disabled_checks=call.disabled_checks, carried=False)
     with open_module(made.module) as module:
         locations.restore(module)
@@ -160,7 +165,7 @@ def _apply(
         platforms=made.platforms,
         args=tuple(_stored(spec, boundary) for spec in call.args),
         results=tuple(_stored(spec, boundary) for spec in call.results),
-        kept=made.kept,
+        kept=tuple(call.kept[n] for n in made.kept),
         uses_shardy=made.uses_shardy,
         exported=b"",
         trees=None,

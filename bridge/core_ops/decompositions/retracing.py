@@ -25,7 +25,7 @@ from xla_call_module.dtypes import Array
 from xla_call_module.errors import UnsupportedError
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
 from xla_call_module.stablehlo.modules import open_module, walk
-from xla_call_module.stablehlo.operation_locations import describe_location
+from xla_call_module.stablehlo.walking import describe_operation
 from xla_call_module.symbolic_shapes import limited_steps, parse_shape
 
 __all__ = ["Boundary", "Locations", "ParameterArray", "numbered_scope", "retrace"]
@@ -150,7 +150,7 @@ def numbered_scope(raw: Any, number: int, target: str) -> Iterator[None]:
             if tracing_error_kind(error) != "size":
                 raise
             raise UnsupportedError(
-                f"{raw.name} at {describe_location(raw)}: in {target} its symbolic sizes would "
+                f"{describe_operation(raw)}: in {target} its symbolic sizes would "
                 f"have to be known ({str(error).splitlines()[0]}) To do: export the function for "
                 "sizes that are numbers, at least those that the operation works along."
             ) from error

@@ -18,7 +18,7 @@ from bridge.litert.lowering.lowered_operation import LoweredOperation, rounded
 from bridge.litert.lowering.storage_dtypes import integer_bits
 from xla_call_module.stablehlo.attributes import comparison_direction
 
-__all__ = ["RULES", "is_unsigned", "unsigned_order"]
+__all__ = ["RULES", "is_unsigned", "to_integers", "unsigned_order"]
 
 _STEPS = 4  # of 22 bits each, to divide 64
 
@@ -171,7 +171,7 @@ def _convert(op: LoweredOperation) -> Any:
         return value != 0
     if not integer_bits(given) and integer_bits(wanted):
         if given.kind != "b":
-            return _to_integers(op, value, wanted)
+            return to_integers(op, value, wanted)
         # The converter makes operations that it then refuses of the comparison of such a number.
         return lax.optimization_barrier(value.astype(op.dtype))
     if is_unsigned(given) and not integer_bits(wanted):
@@ -191,7 +191,7 @@ def _from_unsigned(value: Any) -> Any:
     return jnp.where(value < 0, odd.astype(np.float32) * 2, value.astype(np.float32))
 
 
-def _to_integers(op: LoweredOperation, value: Any, wanted: np.dtype[Any]) -> Any:
+def to_integers(op: LoweredOperation, value: Any, wanted: np.dtype[Any]) -> Any:
     """Return floats without their fractions, as near as the integers come, and 0 for NaN."""
     count, unsigned = integer_bits(wanted), wanted.name.startswith("u")
     width = 8 * op.dtype.itemsize

@@ -22,7 +22,7 @@ from bridge.litert.lowering.lowering_table import LITERT_TABLE
 from bridge.litert.lowering.storage_dtypes import at_boundary, boundary_dtype, storage_dtype
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.errors import DtypeError
-from xla_call_module.stablehlo.operation_locations import describe_location
+from xla_call_module.stablehlo.walking import describe_operation
 
 __all__ = ["DECOMPOSITIONS", "Places", "lower_call"]
 
@@ -51,7 +51,7 @@ class Places:
         Raises:
             UnsupportedError: it needs the value of a symbolic size.
         """
-        text = f"{raw.name} at {describe_location(raw)}"
+        text = describe_operation(raw)
         number = self._numbers.setdefault(text, len(self._numbers))
         with numbered_scope(raw, number, "a LiteRT model"):
             yield

@@ -22,6 +22,7 @@ from jax import lax
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.product_primitives import RULES as OF_JAX
 from bridge.litert.lowering import bit_operations as bits
+from bridge.litert.lowering.arithmetic_lowerings import to_integers
 from bridge.litert.lowering.lowered_operation import LoweredOperation
 from bridge.litert.lowering.storage_dtypes import integer_bits
 from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
@@ -71,13 +72,20 @@ def contract(op: LoweredOperation, left: Any, right: Any, axes: Axes) -> Any:
     logical = op.logical_dtype()
     if not integer_bits(logical):
         made = _multiply(left.astype(np.float32), right.astype(np.float32))
-        made = made > 0 if logical.kind == "b" else made
+        made = made != 0 if logical.kind == "b" else made
+    elif not all(_is_whole(op.operand_dtype(number)) for number in (0, 1)):
+        made = _multiply(left.astype(np.float32), right.astype(np.float32))
+        made = to_integers(op, made, logical)  # rounded is only what has been added
     elif integer_bits(logical) == 64 or math.prod(shape) * summed <= _MAX_PRODUCTS:
         products = jnp.expand_dims(left, -1) * jnp.expand_dims(right, -3)
         made = jnp.sum(products.astype(op.dtype), axis=-2, dtype=op.dtype)
     else:
         made = _multiply_integers(left, right, [op.operand_dtype(n) for n in (0, 1)])
     return made.reshape(shape)
+
+
+def _is_whole(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "b" or bool(integer_bits(dtype))
 
 
 def _as_matrices(

@@ -44,6 +44,9 @@ _MODULAR = frozenset({
 # Of these small integers may not be rounded on the way.
 _EXACT_IN_FLOAT = frozenset({"ReduceMax", "ReduceMin", "MaxPool", "TopK", "Resize"})
 
+# Of these a runtime may add or multiply numbers of 16 bits in 16 bits, one after another.
+_ROUNDED_AT_EACH_STEP = frozenset({"CumSum", "Einsum", "ReduceProd", "ReduceSum"})
+
 # The name that ONNX has for each dtype.
 _ONNX_NAMES: Mapping[str, str] = {
     **{name: name for name in _WIDER}, "int64": "int64", "float32": "float", "float64": "double",
@@ -96,6 +99,8 @@ def _computation_dtype(op_type: str, dtype: str, opset: int) -> str | None:
         if candidate not in taken or candidate not in kernels:
             continue
         if dtype == "uint64" and candidate == "int64" and op_type not in _MODULAR:
+            continue
+        if candidate == "float16" and op_type in _ROUNDED_AT_EACH_STEP:
             continue
         of_integers = "int" in dtype and candidate.startswith("float")
         if of_integers and op_type not in _EXACT_IN_FLOAT:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from bridge.core_ops.convolution_windows import (
+    MAX_PLACES,
     ConvolutionWindow,
+    by_products,
     convolution_rules,
+    output_sizes,
     reversed_dimensions,
 )
+from bridge.core_ops.dots import product_operands, to_result
 from bridge.core_ops.slicing import pad
 from bridge.core_ops.stablehlo_operation import Operation
-from bridge.core_ops.windows import count_windows
 from bridge.graphs import layouts, nodes
 from bridge.graphs.values import Value
 from bridge.onnx.graph.graph_builder import Graph
@@ -30,13 +32,12 @@ from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensi
 
 __all__ = ["RULES"]
 
-_MAX_PLACES = 10_000  # in a kernel, for each of which there may be a product of matrices
 _DTYPES = ("bfloat16", "float16", "float32")  # computed by a kernel of its own or in float32
 
 
 def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Dim]) -> Value:
     inputs, kernels, outputs = _dimensions(op)
-    value, kernel = (nodes.cast(graph, v, op.result.dtype) for v in op.operands[:2])
+    value, kernel = product_operands(graph, op)
     x = nodes.transpose(graph, value, inputs)
     w = nodes.transpose(graph, kernel, kernels)
     window = ConvolutionWindow.of(op, low, high)
@@ -45,14 +46,14 @@ def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Di
     if batches > 1:
         x, groups = _batches_as_features(graph, x, batches), batches
     places = product(w.shape[2:])
-    if not (_has_kernel(x) or (isinstance(places, int) and places <= _MAX_PLACES)):
+    if not (_has_kernel(x) or (isinstance(places, int) and places <= MAX_PLACES)):
         size = f"{places:,} places" if isinstance(places, int) else "a dynamic number of places"
         op.refuse(
             f"its kernel has {size}, and ONNX Runtime has no convolution of {x.dtype} along "
             f"{x.rank - 2} dimensions, so that each place would be a product",
             "export it with a small kernel, or in float32 along at most three dimensions",
         )
-    result = _in_order(graph, x, w, window, groups)
+    result = to_result(graph, op, _in_order(graph, x, w, window, groups))
     back = [outputs.index(axis) for axis in range(len(outputs))]
     return layouts.transpose(graph, result, back)
 
@@ -98,13 +99,13 @@ def _in_order(graph: Graph, x: Value, w: Value, window: ConvolutionWindow, group
     if pads is not None and not is_empty:
         return _conv_transpose(graph, x, w, window, pads)
     x, window = _padded(graph, x, window, all_of_it=not has_kernel)
-    sizes = _output_sizes(x, w, window)
+    sizes = output_sizes(x, w, window)
     if is_empty or 0 in sizes:  # the runtime's products do not broadcast along no elements
         return graph.expand(
             nodes.constant_like(x, 0).broadcast_to((x.shape[0], w.shape[0], *sizes))
         )
     if not has_kernel:
-        return _by_products(graph, x, w, window, groups)
+        return by_products(graph, x, w, window, groups)
     # The gradient of a kernel is a convolution by images, whose sizes are dynamic.
     reach: dict[str, Any] = {"kernel_shape": w.shape[2:]} if is_static(w.shape[2:]) else {}
     return graph.node(
@@ -143,14 +144,6 @@ def _padded(
         (0, 0, *(step - 1 for step in window.base_dilations)),
     )
     return x, ConvolutionWindow(window.strides, zeros, zeros, (1,) * len(zeros), window.dilations)
-
-
-def _output_sizes(x: Value, w: Value, window: ConvolutionWindow) -> list[Dim]:
-    sizes: list[Dim] = []
-    for axis, (stride, dilation) in enumerate(zip(window.strides, window.dilations, strict=True)):
-        length = x.shape[axis + 2] + window.low[axis] + window.high[axis]
-        sizes.append(count_windows(length, w.shape[axis + 2], stride, dilation))
-    return sizes
 
 
 def _transposed_pads(w: Value, window: ConvolutionWindow) -> tuple[list[int], list[int]] | None:
@@ -202,40 +195,6 @@ def _conv_transpose(
         dilations=list(window.dilations),
         kernel_shape=list(spatial),
     )
-
-
-def _by_products(graph: Graph, x: Value, w: Value, window: ConvolutionWindow, groups: int) -> Value:
-    """Return the sum of a product of matrices for each place in the kernel."""
-    batch, features, *_ = x.shape
-    rows, columns, *reach = w.shape
-    sizes = _output_sizes(x, w, window)
-    each = floordiv(features, groups)
-    total = nodes.broadcast_in_dim(
-        graph, nodes.constant_like(x, 0), [], [batch, groups, floordiv(rows, groups), *sizes]
-    )
-    for place in itertools.product(*map(range, numbers_of(reach))):
-        part = _under(graph, x, place, sizes, window)
-        flat = nodes.reshape(graph, part, [batch, groups, each, product(sizes)])
-        factor = nodes.slice_(
-            graph, w, place, [n + 1 for n in place], [1] * len(place), axes=range(2, w.rank)
-        )
-        factor = nodes.reshape(graph, factor, [groups, floordiv(rows, groups), columns])
-        shape = [batch, groups, floordiv(rows, groups), product(sizes)]
-        made = graph.node("MatMul", [graph.expand(factor), graph.expand(flat)], shape=shape)
-        total = nodes.elementwise(graph, "Add", total, nodes.reshape(graph, made, total.shape))
-    return nodes.reshape(graph, graph.expand(total), [batch, rows, *sizes])
-
-
-def _under(
-    graph: Graph, x: Value, place: Sequence[int], sizes: Sequence[Dim], window: ConvolutionWindow
-) -> Value:
-    """The elements of the input that one element of the kernel meets."""
-    starts = [n * dilation for n, dilation in zip(place, window.dilations, strict=True)]
-    limits = [
-        start + (size - 1) * stride + 1
-        for start, size, stride in zip(starts, sizes, window.strides, strict=True)
-    ]
-    return nodes.slice_(graph, x, starts, limits, window.strides, axes=range(2, x.rank))
 
 
 RULES = convolution_rules(_convolve)

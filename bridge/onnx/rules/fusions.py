@@ -1,7 +1,9 @@
 """Several operations that are one operation of ONNX.
 
 They are found while the graph is built, by what the operands of the last of them come from; what
-nobody uses any more then is left out in the end.
+nobody uses any more then is left out in the end. Each computes in the same order, so that the
+numbers stay: what is subtracted is subtracted first. Where the steps are rounded to 16 bits, none
+does.
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from bridge.core_ops.softmaxes import Reduction, fuse_softmax, operand_of, value_like
-from bridge.graphs import layouts
+from bridge.graphs import layouts, nodes
 from bridge.graphs.folding import ELEMENTWISE, MAX_BYTES, OF_NUMBERS
 from bridge.graphs.tensor_graph import Node
 from bridge.graphs.values import Value, constant_array
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.onnx_runtime import GELU_OPSET, has_kernel
+from bridge.onnx.graph.onnx_runtime import GELU_OPSET
 from xla_call_module.dtypes import Array
-from xla_call_module.size_polynomials import Shape
+from xla_call_module.size_polynomials import Shape, is_static, numbers_of
 
 __all__ = ["fuse_product", "fuse_quotient", "fuse_sum"]
 
@@ -83,7 +85,7 @@ def _mean(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
     fact = graph.recall(dividend.name if column is None else column.inputs[0])
     if not isinstance(fact, Reduction) or fact.reducer != "add" or divisor.scalar is None:
         return None
-    if _is_power(graph, fact.name):
+    if _is_power(graph, fact.name) or dividend.dtype.name not in ("float32", "float64"):
         return None
     sizes = [fact.shape[axis] for axis in fact.axes]
     count = math.prod(size for size in sizes if isinstance(size, int))
@@ -117,7 +119,7 @@ def _is_power(graph: Graph, name: str) -> bool:
 
 def _gelu(graph: Graph, value: Value, cdf: Value) -> Value | None:
     """Match `x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`."""
-    if graph.opset < GELU_OPSET or not has_kernel("Gelu", value.dtype.name):
+    if graph.opset < GELU_OPSET or value.dtype != np.float32:
         return None
     tanh = _operand_beside(graph, _operand_beside(graph, cdf.name, "Mul", 0.5), "Add", 1.0)
     bent = _operand_beside(graph, operand_of(graph, tanh, "Tanh"), "Mul", math.sqrt(2 / math.pi))
@@ -228,23 +230,31 @@ def _shifted_layer(graph: Graph, normalized: Value, shift: Value) -> Value | Non
 
 
 def _batch(graph: Graph, product: Value, shift: Value) -> Value | None:
-    """Match `(x - mean) * (scale / deviation) + shift`, where x has features behind the batch."""
-    fact = layouts.transposition_of(graph, product)
-    if fact is None or fact.order[-1] != 1 or len(shift.unbroadcast_shape) != 1 or not shift.name:
+    """Match `(x - mean) * (scale / deviation) + shift`, where x has features behind the batch.
+
+    BatchNormalization adds `shift - mean * scale / deviation` last, so it is of a mean of 0, and
+    the other one is subtracted before: as a sum with its opposite, which ONNX Runtime puts into a
+    convolution, with all of the normalization.
+    """
+    fact, row = layouts.transposition_of(graph, product), shift.unbroadcast_shape
+    if fact is None or fact.order[-1] != 1 or len(row) != 1 or not is_static(row) or not shift.name:
         return None
     for centred, scaling_name in _operands(graph, fact.value.name, "Mul"):
         difference = graph.source(centred, "Sub")
         scaling = _scaling(graph, operand_of(graph, scaling_name, "Unsqueeze"))
         if difference is None or scaling is None:
             continue
-        value, mean = difference.inputs[0], operand_of(graph, difference.inputs[1], "Unsqueeze")
         scale, deviation = scaling
-        rows = [scale, shift.name, mean, deviation.variance]
-        if graph.shape_of(value) != fact.value.shape or any(
-            graph.shape_of(row) != shift.unbroadcast_shape for row in rows
-        ):
+        rows = [scale, shift.name, deviation.variance]
+        value, mean = difference.inputs
+        if graph.shape_of(value) != fact.value.shape or any(graph.shape_of(r) != row for r in rows):
             continue
-        inputs = [value_like(fact.value, value), *(Value(shift.dtype, (), (), row) for row in rows)]
+        shape = graph.shape_of(mean) or ()
+        opposite = nodes.elementwise(graph, "Neg", Value(shift.dtype, shape, shape, mean))
+        moved = nodes.elementwise(graph, "Add", value_like(fact.value, value), opposite)
+        gain, offset, variance = (Value(shift.dtype, row, row, name) for name in rows)
+        zeros = constant_array(np.zeros(numbers_of(row), shift.dtype))
+        inputs = [graph.expand(moved), gain, offset, zeros, variance]
         shape, epsilon = fact.value.shape, deviation.epsilon
         made = graph.node("BatchNormalization", inputs, shape=shape, epsilon=epsilon)
         return layouts.transpose(graph, made, fact.order)

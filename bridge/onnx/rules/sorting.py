@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from bridge.core_ops.sort_comparators import (
+    check_order,
     comparison_of,
     pairwise_places,
     reduction_setting,
@@ -31,13 +32,7 @@ __all__ = ["RULES", "approx_top_k", "dynamic_top_k", "top_k"]
 def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
     values, axis = op.operands, op.integer("dimension", -1) % op.operands[0].rank
     keys = sort_keys_of(op.regions[0].block)
-    compared = {key.operand for key in keys or ()}
-    shows = len(values) > 1 or values[0].is_float  # integers that are equal are the same
-    if shows and len(compared) < len(values) and not op.flag("is_stable"):
-        op.refuse(
-            "it is unstable, so the order of elements with equal keys is undefined",
-            "sort with is_stable=True (stable=True in jax.numpy)",
-        )
+    check_order(graph, op, keys, axis)
     if keys is None:
         places = _top(
             graph, pairwise_places(graph, op, axis), axis, values[0].shape[axis], descending=False
@@ -147,5 +142,5 @@ def approx_top_k(graph: Graph, op: Operation) -> Sequence[Value]:
 
 
 RULES = {
-    "stablehlo.sort": Rule(_sort, ("dimension", "is_stable")),
+    "stablehlo.sort": Rule(_sort, ("dimension", "is_stable"), expand=False),
 }

@@ -54,7 +54,7 @@ def in_tensorflow(x):
         "chosen": tf.gather(x, [0, -1 + count]),
         "last": tf.slice(x, [count - 1, 0], [1, 3]),
         "known": tf.where(x > 0, x, 0.0),
-        "index": tf.argmax(x, 1),
+        "index": tf.argmax(x, 1, tf.int32),
         "two": (x[:, None] * x[None], tf.cast(count, tf.float32)),
         "summed": tf.cumsum(x, 0, exclusive=True, reverse=True),
         "pooled": tf.nn.max_pool1d(x[None], 2, 1, "SAME"),

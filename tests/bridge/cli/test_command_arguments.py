@@ -6,7 +6,8 @@ import argparse
 
 import pytest
 
-from bridge.cli.command_arguments import to_names, to_sizes, to_tolerance_numbers, to_updates
+from bridge.cli.command_arguments import to_names, to_sizes, to_updates
+from bridge.formats.file_format import to_tolerance_numbers
 
 
 @pytest.mark.parametrize(

@@ -316,6 +316,14 @@ def test_a_difference_has_its_own_status(command, tmp_path, monkeypatch):
     assert (tmp_path / "model" / "saved_model.pb").is_file()
 
 
+def test_the_tolerance_of_the_check(command):
+    call = ["exported_network:predict", *ARGS, "--overwrite", "--check", "--tolerance"]
+    status, printed, _ = command(*call, "0,0")
+    assert status == 1
+    assert "(rtol=0, atol=0)" in printed
+    assert command(*call, "1e-3,1e-5")[0] == 0
+
+
 def test_a_check_that_cannot_be_made_has_its_own_status(command, tmp_path, monkeypatch):
     def no_tensorflow(*args, **kwargs):
         raise MissingDependencyError("TensorFlow is not installed.")
@@ -397,6 +405,7 @@ def test_warnings_are_said(command):
     ("options", "message"),
     [
         (["--python", "python3"], "--python is for --check"),
+        (["--tolerance", "1e-3"], "--tolerance is for --check"),
         (["--check", "--out", "gs://bucket/model"], "--check needs a folder"),
         (["--gradient-order", "-1"], "--gradient-order is at least 0"),
         (["--inputs", "a,b=c"], "mixes names and old=new"),

@@ -11,6 +11,7 @@ import tensorflow as tf
 import bridge
 from bridge.batching.batches import BatchedSignature
 from bridge.core.narrowing import check_narrowing, narrow_array
+from bridge.keras import ExportedLayer
 from tests.x64 import enable_x64
 from xla_call_module.errors import DtypeError
 
@@ -38,6 +39,34 @@ def test_what_is_held_is_what_jax_has(name):
         got, want = narrow_array(WITHIN[name], "x"), np.asarray(jnp.asarray(WITHIN[name]))
     assert got.dtype == want.dtype
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda params, path: bridge.save(_scale, path, params=params, args="f32[3]"),
+        lambda params, path: bridge.to_onnx(_scale, params=params, args="f32[3]"),
+        lambda params, path: bridge.to_litert(_scale, params=params, args="f32[3]"),
+        lambda params, path: ExportedLayer(_scale, params=params),
+    ],
+)
+def test_parameters_that_are_rounded_have_a_warning(verb, tmp_path):
+    rounded = {"a": np.float64(2), "w": np.array([0.1, 0.5]), "z": np.array([1j / 3])}
+    match = r"params\['w'\] and 1 more of 64 bits become numbers of 32 bits.*To do: cast them"
+    with pytest.warns(UserWarning, match=match):
+        verb(rounded, tmp_path / "rounded")
+    exact = {"a": 0.1, "w": np.array([0.5, np.nan, np.inf]), "z": np.arange(3)}
+    verb(exact, tmp_path / "exact")
+
+
+def test_parameters_that_jax_has_have_no_warning(tmp_path):
+    with enable_x64():
+        params = {"a": 1.0, "w": np.array([0.1]), "z": 1.0}
+        bridge.save(_scale, tmp_path / "wide", params=params, args="f64[3]")
+
+
+def _scale(params, x):
+    return params["a"] * x * params["w"][0] * jnp.real(params["z"])
 
 
 @pytest.mark.parametrize("name", BEYOND)

@@ -11,8 +11,11 @@ from jax import export, lax
 
 import bridge
 from bridge import InteropError
+from bridge.tf_operations.lowering import lower_call
 from tests.bridge.onnx.checking import check, operations
 from tests.bridge.onnx.edges import INTEGERS
+from tests.bridge.tf_operations.checking import check as check_in_tensorflow
+from xla_call_module.exported import from_exported
 
 DIMENSIONS = {
     "vectors": ((5,), (5,), (((0,), (0,)), ((), ()))),
@@ -87,11 +90,21 @@ def test_several_symbolic_sizes():
     check(lambda q, k: jnp.einsum("bthd,bshd->bhts", q, k), q, k, shapes=["b, t, 4, 5"] * 2)
 
 
+@pytest.mark.parametrize("name", ["BF16_BF16_F32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6"])
+def test_an_algorithm_that_no_cpu_rounds_for(name):
+    a = np.random.default_rng(0).normal(size=(5, 5)).astype(np.float32)
+    algorithm = lax.DotAlgorithmPreset[name]
+    check(lambda a: lax.dot(a, a, precision=algorithm), a, atol=1e-5)
+    check_in_tensorflow(lambda a: lax.dot(a, a, precision=algorithm), a, of_largest=True)
+
+
 def test_an_algorithm_that_rounds_is_refused():
-    algorithm = lax.DotAlgorithmPreset.BF16_BF16_F32
-    a = np.ones((2, 2), np.float32)
-    with pytest.raises(InteropError, match="rounds operands of float32 to bf16"):
-        check(lambda a: lax.dot(a, a, precision=algorithm), a)
+    def product(a):
+        return lax.dot(a, a, precision=lax.DotAlgorithmPreset.TF32_TF32_F32)
+
+    exported = export.export(jax.jit(product), platforms=["cuda"])(np.ones((2, 2), np.float32))
+    with pytest.raises(InteropError, match="rounds operands of float32 to tf32"):
+        lower_call(from_exported(exported))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32"])
@@ -144,3 +157,33 @@ def test_a_vector_behind_what_is_turned():
     random = np.random.default_rng(0)
     matrix, cube, vector = (random.random(s, np.float32) for s in ((3, 3), (2, 3, 3), (3,)))
     check(lambda a, b, x: [a.T @ x, b.mT @ x, jnp.einsum("ij,i->j", a, x)], matrix, cube, vector)
+
+
+_PREFERRED = [
+    ("float32", "float32", "int32"), ("float32", "float32", "bfloat16"),
+    ("float32", "float32", "bool"), ("float16", "bfloat16", "float16"),
+    ("float16", "float16", "int8"), ("int16", "int16", "float16"), ("int32", "float16", "float16"),
+    ("int32", "float32", "int32"), ("float8_e4m3fn", "bfloat16", "bfloat16"),
+    ("int8", "int8", "float32"), ("bool", "bool", "int32"), ("bool", "bool", "float32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["onnx", "tensorflow"])
+@pytest.mark.parametrize(("left", "right", "preferred"), _PREFERRED)
+def test_only_what_has_been_added_is_rounded(left, right, preferred, target):
+    random = np.random.default_rng(0)
+    numbers = (
+        20 * random.normal(size=(4, 3, 5)) if left != "bool" else random.random((4, 3, 5)) > 1 / 3
+    )
+
+    def product(a, b):
+        return [
+            lax.dot_general(a, b, axes, preferred_element_type=jnp.dtype(preferred))
+            for axes in ((((1,), (1,)), ((0,), (0,))), (((), ()), ((0, 1, 2), (0, 1, 2))))
+        ]
+
+    arrays = [numbers.astype(left), numbers[::-1].astype(right)]
+    if target == "onnx":
+        check(product, *arrays, rtol=8e-3, atol=1e-3, reference=False)
+    else:
+        check_in_tensorflow(product, *arrays, rtol=8e-3, of_largest=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import jax
@@ -146,6 +147,13 @@ def test_what_is_wrong_is_shown(text, message):
     with pytest.raises(StructureError, match=message) as caught:
         parse_arguments(text)
     assert "To do: write an array as f32[b,28,28]" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["B,3", "8", "batch, 28, ?"])
+def test_sizes_without_a_dtype(text):
+    match = re.escape(f"To do: write them as 'f32[{text}]'.")
+    with pytest.raises(StructureError, match=match):
+        parse_arguments(text)
 
 
 @pytest.mark.parametrize("dtype", ["q8", "i4", "float31", "key"])

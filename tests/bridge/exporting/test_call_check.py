@@ -52,6 +52,8 @@ CALLS = {
         ({"args": {"y": X}, "params": PARAMS}, r"gives y by name\. To do: take the names of"),
         ({"args": (None, 3), "params": PARAMS}, r"has the shape \(None, 3\).*args='f32\[\?,3\]'"),
         ({"args": ([None, 3],), "params": PARAMS}, r"has the shape \[None, 3\] in the place"),
+        ({"args": [("B", 3)], "params": PARAMS}, r"\('B', 3\) in the place.*args='f32\[B,3\]'"),
+        ({"args": ["B", 3], "params": PARAMS}, r"\['B', 3\] in the place.*args='f32\[B,3\]'"),
         ({"args": (X.astype(float),), "params": PARAMS}, r"args\[0\] is float64, of which JAX"),
         ({"args": "f32[3]", "params": {"w": [[1.0], [2.0]]}}, r"params\['w'\] is a list of lists"),
         ({"args": "f32[3]", "params": {**PARAMS, "name": "it"}}, r"params\['name'\] is 'it'"),
@@ -62,11 +64,24 @@ def test_a_call_that_does_not_fit(verb, options, match):
         verb(_predict, **options)
 
 
+def test_a_layer_says_which_of_its_options_pass_what_is_missing():
+    def draws(params, key, x):
+        return x * jax.random.uniform(key)
+
+    match = (
+        r"draws takes \(params, key, x\); the layer passes params, one argument\. To do: pass x, "
+        r"too \(state= for a state, rng=0 for a PRNG key of the layer\), or bind it"
+    )
+    with pytest.raises(ArgumentError, match=match):
+        ExportedLayer(draws, params=PARAMS)(X)
+    assert ExportedLayer(draws, params=PARAMS, rng=0)(X).shape == X.shape
+
+
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_plain_call_that_does_not_fit(call):
     with pytest.raises(
         ArgumentError,
-        match=r"_predict takes \(params, x\); it was called with one argument\. To do: pass x, too",
+        match=r"_predict takes \(params, x\); .* one argument\. To do: pass x, too",
     ):
         call(_predict)
 

@@ -25,8 +25,9 @@ import bridge
 from bridge.litert.lowering.storage_dtypes import at_boundary
 from bridge.litert.runtime import Runtime
 from bridge.litert.worker_process import LiteRTProcess
+from bridge.loading.limited_program import compile_strictly
 from tests.bridge.lifting.harnesses import Outcome, harnesses
-from tests.matrix.case import HALF
+from tests.matrix.case import FLOAT16, HALF
 from tests.verbs.gradient_functions import CASES
 from xla_call_module.errors import InteropError
 
@@ -35,8 +36,7 @@ __all__ = ["DTYPES", "examples", "gradients", "judge"]
 DTYPES = frozenset({"bool", "float32", "int32"})
 # Of the largest magnitude: kernels have their own polynomials and orders of sums.
 _RELATIVE = 2e-5
-# XLA may keep intermediate results of bfloat16 and its like in float32.
-_RELATIVE_OF_NARROW = HALF.relative
+_RELATIVE_OF = {"bfloat16": HALF.relative, "float16": FLOAT16.relative}
 
 
 def examples(
@@ -112,7 +112,8 @@ def judge(
 
     try:
         exported = export.export(jax.jit(function), platforms=["cpu"])(*arrays)
-        expected = [_plain(leaf) for leaf in jax.tree.leaves(exported.call(*arrays))]
+        results = compile_strictly(exported.call)(*arrays)
+        expected = [_plain(leaf) for leaf in jax.tree.leaves(results)]
     except Exception as error:  # noqa: BLE001 - what JAX itself does not run here
         return outcome("absent", str(error))
     try:
@@ -125,8 +126,8 @@ def judge(
         return outcome("refused", f"{type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001 - a row of the table
         return outcome("raised", f"{type(error).__name__}: {error}")
-    is_narrow = any(_is_narrow(aval.dtype) for aval in (*exported.in_avals, *exported.out_avals))
-    relative = _RELATIVE_OF_NARROW if is_narrow else _RELATIVE
+    dtypes = {np.dtype(a.dtype).name for a in (*exported.in_avals, *exported.out_avals)}
+    relative = max(_RELATIVE_OF.get(dtype, _RELATIVE) for dtype in dtypes)
     wrong = [
         text
         for got, wanted in zip(found, expected, strict=True)
@@ -183,20 +184,16 @@ def _is_orthonormal(matrix: Any) -> bool:
     return bool(np.allclose(product, np.eye(tall.shape[-1]), atol=_RELATIVE))
 
 
-def _is_narrow(dtype: Any) -> bool:
-    return jax.dtypes.issubdtype(dtype, np.floating) and dtype.itemsize < 4
-
-
 def _difference(got: Any, wanted: Any, relative: float) -> str:
     """Return what differs; empty for nothing."""
     if got.shape != wanted.shape or got.dtype != wanted.dtype:
         return f"{got.dtype}{got.shape} for {wanted.dtype}{wanted.shape}"
-    if wanted.dtype != np.float32:
+    if wanted.dtype.kind != "f":
         return "" if np.array_equal(got, wanted) else f"{got.ravel()[:4]} for {wanted.ravel()[:4]}"
     is_same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.where(is_same, 0.0, np.abs(got.astype(np.float64) - wanted))
-    finite = np.abs(wanted[np.isfinite(wanted)])
+    finite = np.abs(wanted[np.isfinite(wanted)]).astype(np.float64)
     allowed = relative * float(finite.max(initial=0)) + 1e-37
     wrong = ~(error <= allowed)
     if not wrong.any():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import bridge
+from bridge.cli.main import main
 from bridge.litert.kept_probes import (
     MAX_KEPT_BYTES,
     keep_probes,
@@ -16,7 +18,8 @@ from bridge.litert.kept_probes import (
     kept_probes,
     probe_bytes,
 )
-from xla_call_module.errors import FormatError, StructureError
+from bridge.verifying.trials import Trial
+from xla_call_module.errors import FormatError, StructureError, UnsupportedError
 
 pytest.importorskip("litert_converter")
 pytest.importorskip("ai_edge_litert")
@@ -61,6 +64,36 @@ def test_records_and_tolerances(path, tmp_path):
     assert not bridge.verify(path, tolerance=(0.0, 0.0)).passed
 
 
+def test_half_precision_inside_of_float32(tmp_path):
+    def mixed(w, x):
+        return (x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)).astype(jnp.float32)
+
+    w = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
+    path = tmp_path / "mixed.tflite"
+    bridge.save_litert(mixed, path, params=w, args="f32[b,64]")
+    assert bridge.verify(path).passed
+    softmax = bridge.to_litert(lambda x: jax.nn.softmax(x * 2), args="bf16[b,16]")
+    (precisions,) = {*(tuple(one.precisions.items()) for one in kept_probes(softmax, "it"))}
+    assert precisions == (("output_0", "bfloat16"),)
+
+
+def test_a_tolerance_is_kept(tmp_path):
+    options = {"params": PARAMS, "args": "f32[4,5]"}
+    with pytest.raises(UnsupportedError, match=r"rtol=0, atol=0.*tolerance= allows more"):
+        bridge.to_litert(FUNCTIONS["one"], tolerance=(0.0, 0.0), **options)
+    with pytest.raises(StructureError, match="tolerance= is for the comparison"):
+        bridge.to_litert(FUNCTIONS["one"], tolerance=0.1, verify=False, **options)
+    saved, path = str(tmp_path / "saved"), tmp_path / "model.tflite"
+    bridge.save(FUNCTIONS["one"], saved, **options)
+    assert main(["litert", saved, str(path), "--tolerance", "0.4,0.5"]) == 0
+    other = damaged(path, tmp_path)
+    assert not bridge.verify(other).passed
+    lenient = tmp_path / "lenient.tflite"
+    bridge.save_litert(FUNCTIONS["one"], lenient, tolerance=(0.0, 8.0), **options)
+    assert bridge.verify(damaged(lenient, tmp_path)).passed
+    assert not bridge.verify(damaged(lenient, tmp_path), tolerance=1e-4).passed
+
+
 def test_what_a_file_does_not_take_is_refused(path, tmp_path):
     with pytest.raises(StructureError, match="compared by the probes in it"):
         bridge.verify(path, quick=True)
@@ -82,6 +115,24 @@ def test_probes_are_bounded(path):
     assert 0 < probe_bytes(keep_probes(model, trials)) <= max(9000, len(model) // 7)
     assert kept_error(model) is None
     assert kept_error(keep_probes(model, other, error=0.25)) == 0.25
+
+
+def test_steps_stay_together_and_are_bounded():
+    def trials(elements):
+        array = np.zeros(elements, np.float32)
+        steps = [Trial("f", "random", {}, {"x": array}, (), (), ("y",), (), ({"y": array},), step=n)
+                 for n in (1, 2, 3, 4)]  # fmt: skip
+        return [*steps, dataclasses.replace(steps[0], kind="zeros")]
+
+    model = bridge.to_litert(jnp.sin, args="f32[2]", verify=False)
+
+    def kept(elements):
+        found = kept_probes(keep_probes(model, trials(elements)), "it")
+        return [(one.kind, one.step) for one in found]
+
+    # Far beyond an eighth of the model; the other probe has no room left.
+    assert kept(1 << 11) == [("random", n) for n in (1, 2, 3, 4)]
+    assert kept(MAX_KEPT_BYTES // 4 // 6) == [("random", n) for n in (1, 2)]
 
 
 def test_the_only_probe_of_a_small_model_may_be_larger(path):

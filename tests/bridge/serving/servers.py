@@ -1,4 +1,4 @@
-"""Model servers as processes: TensorFlow Serving's own, or the stand-in with its command line."""
+"""Model servers as processes: TensorFlow Serving's own, and `jax-tf-bridge serve`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+from google.protobuf import text_format
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
+
 from tests.bridge.serving.clients import GrpcClient, RequestError, RestClient
 from tests.policy.source import ROOT
 
@@ -21,15 +25,32 @@ _BINARY = "tensorflow_model_server"
 _PATIENCE = 120.0  # seconds, of a busy machine
 
 
-def _real() -> Sequence[str] | None:
+def _serving(options: Sequence[str], ports: Sequence[int]) -> Sequence[str] | None:
     found = shutil.which(_BINARY)
-    return None if found is None else [found]
+    if found is None:
+        return None
+    where = [f"--port={ports[0]}", f"--rest_api_port={ports[1]}"]
+    return [found, *where, "--file_system_poll_wait_seconds=1", *options]
 
 
-# For each kind of server the command that its options follow; None where it is not installed.
-COMMANDS: dict[str, Callable[[], Sequence[str] | None]] = {
-    "stand_in": lambda: [sys.executable, "-m", "tests.bridge.serving.stand_in"],
-    _BINARY: _real,
+def _local(options: Sequence[str], ports: Sequence[int]) -> Sequence[str]:
+    """Return the command for the model that the options of Serving name."""
+    pairs = dict(option.removeprefix("--").split("=", 1) for option in options)
+    if "model_config_file" in pairs:
+        text = Path(pairs["model_config_file"]).read_text()
+        (config,) = text_format.Parse(text, ModelServerConfig()).model_config_list.config
+        pairs |= {"model_name": config.name, "model_base_path": config.base_path}
+    where = [f"--grpc-port={ports[0]}", f"--rest-port={ports[1]}"]
+    named = [pairs["model_base_path"], f"--name={pairs['model_name']}"]
+    xla = ["--xla"] if any(name.startswith("xla_") for name in pairs) else []
+    return [sys.executable, "-m", "bridge", "serve", *named, *where, *xla]
+
+
+# For each kind of server what makes its command of Serving's options and of the ports for gRPC and
+# REST; that is None where it is not installed.
+COMMANDS: dict[str, Callable[[Sequence[str], Sequence[int]], Sequence[str] | None]] = {
+    "serve": _local,
+    _BINARY: _serving,
 }
 
 
@@ -80,7 +101,7 @@ def wait_for(condition: Callable[[], bool], say: Callable[[], str] = str) -> Non
 
 @contextmanager
 def running(
-    command: Sequence[str],
+    kind: str,
     log: Path,
     configured: Sequence[str],
     *,
@@ -89,22 +110,17 @@ def running(
     """A server of the versions below a folder, until the block ends.
 
     Args:
-        command: what the server's options follow.
+        kind: one of `COMMANDS`.
         log: the file that it writes to.
         configured: options as `publish` returns them, which name the model and the folder.
         name: of the model.
     """
     ports = _free_ports(2)
-    options = [
-        f"--port={ports[0]}",
-        f"--rest_api_port={ports[1]}",
-        "--file_system_poll_wait_seconds=1",
-        *configured,
-    ]
+    command = COMMANDS[kind](configured, ports)
+    if command is None:
+        pytest.skip(f"there is no {kind} on the PATH")
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, *options], stdout=output, stderr=subprocess.STDOUT, cwd=ROOT
-        )
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT)
     server = Server(process, log, ports, name)
     try:
         yield server

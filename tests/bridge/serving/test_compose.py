@@ -16,6 +16,7 @@ from jax import export
 
 import bridge
 import bridge.serving
+from bridge.cli.main import main
 from tests.tensorflow_modes import run_session
 from xla_call_module.errors import DtypeError, InteropError, StructureError, installing
 
@@ -100,6 +101,68 @@ def definition_of(folder, key="serving_default"):
     return read_proto(folder).meta_graphs[0].signature_def[key]
 
 
+def test_composed_and_published_in_one_call(tmp_path, plain, exported):
+    """The sizes of batches are those of the examples, since strings cannot be made up."""
+    options = {
+        "preprocess": tokenizer(tmp_path),
+        "postprocess": lambda output_0: {"best": tf.gather(CLASSES, tf.argmax(output_0, 1))},
+        "request": {**REQUEST},
+    }
+    examples = [{"text": list(TEXT[:1])}, {"text": list(TEXT)}]
+    published = bridge.serving.publish(
+        exported, tmp_path / "words", params=weights(), defaults={"scale": 2.0}, warmup=examples,
+        **options,
+    )  # fmt: skip
+    want = [CLASSES[n].encode() for n in np.argmax(jitted(weights(), IDS, np.float32(2)), 1)]
+    feeds = {"text": TEXT, "scale": np.float32(2)}
+    for path, warmup in ((published.path, 2), (_publish_folder(plain, tmp_path, options), 0)):
+        assert bridge.inspect(path).warmup.records == warmup if warmup else True
+        assert run_python(path, "serving_default", feeds)["best"].numpy().tolist() == want
+    with pytest.raises(StructureError, match="weights= are put into a SavedModel, so postprocess="):
+        bridge.serving.publish(None, tmp_path / "words", weights=weights(), **options)
+
+
+def _publish_folder(plain, tmp_path, options):
+    return bridge.serving.publish(plain, tmp_path / "copies", **options).path
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e3])
+def test_verify_finds_what_is_around_the_call(tmp_path, noise, preloaded):
+    """A request that is another one each time is one that JAX is not asked."""
+
+    def scaled(x, offset):
+        return x.astype(jnp.float32) * 2 + offset
+
+    def preprocess(x):
+        now = tf.cast(tf.math.floormod(noise * tf.timestamp(), 97), tf.float32)
+        return {"x": tf.cast(x + now, tf.bfloat16)}
+
+    folder = compose(
+        scaled, tmp_path / "m", args="bf16[b,3], f32[]", preprocess=preprocess,
+        postprocess=lambda output_0, x: {"sum": tf.reduce_sum(output_0, 1), "x": x},
+        request={"x": tf.TensorSpec([None, 3], tf.float32)},
+    )  # fmt: skip
+    report = bridge.verify(folder, quick=True)
+    (row,) = [row for row in report.rows if row.signature == "serving_default"]
+    assert row.inputs.startswith("random, around JAX")
+    assert report.passed == (noise == 0)
+    assert row.problem == "" or row.problem.startswith("sum ")
+
+
+def test_batches_have_the_sizes_of_examples(tmp_path):
+    def lengths(text):
+        return tf.strings.length(text)[:, None]
+
+    examples = [{"text": ["a"]}, {"text": ["a", "bb", "ccc", "d"]}]
+    for batching in (True, {"num_batch_threads": 2}):
+        bridge.serving.publish(
+            lambda x: x * 2, tmp_path, args="i32[b,1]", preprocess=lengths, request=REQUEST,
+            warmup=examples, batching=batching,
+        )  # fmt: skip
+        text = (tmp_path / "batching_parameters.txt").read_text()
+        assert "allowed_batch_sizes: 1\nallowed_batch_sizes: 4\n" in text
+
+
 @pytest.fixture(scope="module")
 def folder(plain, tmp_path_factory):
     """A composed model that was moved, without what it was made of."""
@@ -157,6 +220,16 @@ class TestTokenizer:
         got = run_session(folder, "bare", {"ids": IDS})["output_0"]
         np.testing.assert_allclose(got, jitted(weights(), IDS, np.float32(2)), rtol=1e-5)
 
+    def test_inspect_shows_first_what_clients_call(self, folder, capsys):
+        assert main(["inspect", str(folder)]) == 0
+        printed = capsys.readouterr().out
+        composed, bare = (printed.index(f"Signature {k}") for k in ("serving_default", "bare"))
+        assert composed < bare < printed.index("\nGraph")
+        assert main(["inspect", str(folder), "--html=-"]) == 0
+        page = capsys.readouterr().out
+        composed, bare = (page.index(f">Signature {k}") for k in ("serving_default", "bare"))
+        assert composed < bare < page.index("<h2>Graph")
+
     def test_one_name_is_one_function(self, folder):
         """The loaded object and its methods are what the signatures of their names are."""
         loaded = tf.saved_model.load(folder)
@@ -178,8 +251,16 @@ class TestTokenizer:
     def test_verify_says_what_it_does_not_compare(self, folder, preloaded):
         # Where the scale is huge, the order of the products decides what overflows.
         probes = ("random", "zeros", "ones", "negative", "nan", "inf")
-        with pytest.warns(UserWarning, match="Not compared.*serving_default"):
+        match = "Not compared, since requests with strings .* serving_default.*pass inputs="
+        with pytest.warns(UserWarning, match=match):
             assert bridge.verify(folder, probes=probes).passed
+
+    def test_verify_compares_what_clients_call(self, folder, preloaded):
+        inputs = {"text": list(TEXT), "scale": np.float32(0.5)}
+        report = bridge.verify(folder, inputs=inputs)
+        (row,) = report.rows
+        assert (row.signature, row.problem) == ("serving_default", "")
+        assert row.inputs == "given, around JAX"
 
     def test_a_process_without_the_functions(self, folder, preloaded_python):
         code = (

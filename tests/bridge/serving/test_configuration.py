@@ -185,6 +185,24 @@ def test_what_serving_cannot_batch(tmp_path, function, shapes, message):
     assert publish(folder, tmp_path / "base").version == 1
 
 
+def test_images_of_different_sizes_have_a_warning(tmp_path):
+    def mean(x):
+        return x.mean((1, 2))
+
+    several = (
+        r"serving_default, input x of shape \(b, h, w, 3\) may have other sizes in each request"
+    )
+    for fields, what in (
+        ({}, "fails all requests of a batch with several"),
+        ({"pad_variable_length_inputs": True}, "pads those of a batch .* with the first element"),
+    ):
+        batching = {"allowed_batch_sizes": (1, 8), **fields}
+        with pytest.warns(UserWarning, match=rf"{several}.*{what}.*To do: bring them to one size"):
+            publish(mean, tmp_path, args="f32[b,h,w,3]", batching=batching)
+    publish(mean, tmp_path, args="f32[b,8,8,3]", batching=(1, 8))
+    publish(lambda x: x, tmp_path, args="f32[b,2*b]", batching=(1, 8))
+
+
 def test_examples_are_repeated_to_each_allowed_size(saved, tmp_path):
     rows = np.arange(9, dtype=np.float32).reshape(3, 3)
     published = publish(saved, tmp_path, warmup=[rows, rows[:1]], batching=(1, 2, 8))

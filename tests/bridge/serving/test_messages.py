@@ -46,10 +46,15 @@ OURS = {
 
 
 def _upstream():
-    from tensorflow_serving.apis import prediction_log_pb2
+    from tensorflow_serving.apis import (
+        get_model_metadata_pb2,
+        get_model_status_pb2,
+        prediction_log_pb2,
+    )
     from tensorflow_serving.config import model_server_config_pb2
 
-    files = [prediction_log_pb2.DESCRIPTOR, model_server_config_pb2.DESCRIPTOR]
+    modules = (get_model_metadata_pb2, get_model_status_pb2, prediction_log_pb2)
+    files = [model_server_config_pb2.DESCRIPTOR, *(module.DESCRIPTOR for module in modules)]
     found = {}
     while files:
         file = files.pop()
@@ -81,6 +86,18 @@ def test_fields_are_those_of_serving(name):
         assert {key: found[:2] for key, found in ours.items()} == ELSEWHERE[short]
     else:
         assert ours.items() <= _fields(_upstream()[name]).items()
+
+
+def test_enums_are_those_of_serving():
+    from tensorflow.core.protobuf import error_codes_pb2
+    from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
+
+    state = messages.GetModelStatusResponse.DESCRIPTOR.file.message_types_by_name[
+        "ModelVersionStatus"
+    ].enum_types_by_name["State"]
+    pairs = [(messages.ErrorCode, error_codes_pb2.Code), (state, ModelVersionStatus.State)]
+    for ours, theirs in pairs:
+        assert {v.name: v.number for v in ours.values}.items() <= dict(theirs.items()).items()
 
 
 def test_the_pools_are_apart():

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import bridge
-from bridge.serving import Published, base_path, publishing, rollback
+from bridge.serving import Published, base_path, compose, publishing, rollback
 from bridge.serving.base_path import parse_version
 from savedmodel.manifest import compare_manifest, read_manifest
 from tests.bridge.serving.conftest import PARAMS
@@ -103,9 +103,10 @@ def test_a_version_can_be_chosen(saved, tmp_path):
     assert _contents(tmp_path / "5") == before
 
 
-def test_it_takes_what_save_takes():
-    taken = set(inspect.signature(bridge.save).parameters) - {"model", "path", "overwrite"}
-    assert set(get_type_hints(publishing.PublishOptions)) == taken
+def test_it_takes_what_save_and_compose_take():
+    taken = {name for f in (bridge.save, compose) for name in inspect.signature(f).parameters}
+    others = {"model", "path", "overwrite", "options", "signature", "bare"}
+    assert set(get_type_hints(publishing.PublishOptions)) == taken - others
 
 
 def test_several_signatures_and_options_reach_save(exported, tmp_path):
@@ -414,6 +415,8 @@ def test_a_damaged_record_of_a_rollback(saved, tmp_path):
         ({"params": PARAMS}, "is a SavedModel already, so params= has no effect"),
         ({"warmup": ()}, "warmup is empty"),
         ({"warmup": (0, 8)}, "0 among the batch sizes"),
+        ({"warmup": "1,8"}, r"is '1,8'; expected numbers.*as in warmup=\(1, 8\)"),
+        ({"warmup": {"x": [["a"]]}}, r"is \[\['a'\]\]; expected numbers"),
         ({"batching": "8"}, "batching='8'; expected allowed batch sizes"),
         ({"batching": True}, "neither warmup nor batch_buckets"),
     ],
@@ -424,9 +427,10 @@ def test_wrong_arguments(saved, tmp_path, options, message):
     assert _visible(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["overwrite", "unknown"])
+@pytest.mark.parametrize("name", ["arg", "overwrite", "unknown"])
 def test_keywords_that_it_does_not_take(saved, tmp_path, name):
-    with pytest.raises(TypeError, match=f"got an unexpected keyword argument {name!r}"):
+    hint = r"\. Did you mean 'args'\?$" if name == "arg" else "$"
+    with pytest.raises(TypeError, match=f"got an unexpected keyword argument {name!r}{hint}"):
         publish(saved, tmp_path, **{name: True})
 
 

@@ -23,14 +23,17 @@ from tests.policy.source import ROOT
 # it is in a server without the option, and afterwards.
 _ASK = """
 import json, sys
-from pathlib import Path
-import numpy as np
-from tests.bridge.serving.servable import Servable, disable_xla
+import tensorflow as tf
+from bridge.core._tf import disable_xla
+from bridge.local_server.servable import Servable, to_proto
 for disable in (lambda: None, disable_xla):
     disable()
     for folder, key, inputs in json.loads(sys.argv[1]):
         try:
-            Servable(Path(folder)).predict(key, {n: np.array(v) for n, v in inputs.items()})
+            version = Servable(folder, 1)
+            dtypes = {n: info.dtype for n, info in version.signatures[key].inputs.items()}
+            made = {n: tf.constant(v, dtypes[n]) for n, v in inputs.items()}
+            version.predict(key, {n: to_proto(v.numpy()) for n, v in made.items()})
             print("answered")
         except Exception as error:
             print("XLA compilation disabled" if "XLA compilation disabled" in str(error) else error)

@@ -1,4 +1,4 @@
-"""A model server: TensorFlow Serving's own where it is installed, and the stand-in everywhere."""
+"""Model servers: `jax-tf-bridge serve`, and TensorFlow Serving's own where it is installed."""
 
 from __future__ import annotations
 
@@ -34,10 +34,7 @@ def _options(published):
 
 @pytest.fixture(scope="module", params=COMMANDS)
 def command(request):
-    found = COMMANDS[request.param]()
-    if found is None:
-        pytest.skip(f"there is no {request.param} on the PATH")
-    return found
+    return request.param
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,12 @@ import pytest
 
 import bridge
 from tests.bridge.onnx.checking import assert_same, check_whole, run
-from xla_call_module.errors import ArgumentError, PlatformError, StructureError
+from xla_call_module.errors import (
+    ArgumentError,
+    PlatformError,
+    StructureError,
+    UnsupportedError,
+)
 
 X = np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3)
 PARAMS = {"w": np.linspace(0, 1, 6, dtype=np.float32).reshape(3, 2)}
@@ -102,6 +107,29 @@ def test_an_operation_that_tensorflow_lacks():
     """What only TensorFlow refuses is no reason to refuse a function here."""
     proto = bridge.to_onnx(lambda x: jax.lax.top_k(x, 2)[0], args="f32[5,3]")
     assert_same(run(proto, [X]), [np.asarray(jax.lax.top_k(X, 2)[0])], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("verb", [bridge.to_onnx, bridge.to_litert])
+def test_a_library_that_the_format_lacks(verb):
+    def target(x):
+        return jax.ffi.ffi_call("my_target", x)(x)
+
+    exported = jax.export.export(
+        jax.jit(jnp.linalg.eig),
+        platforms=["cpu"],
+        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("lapack_sgeev_ffi")],
+    )(X[:3])
+    for model, name in (
+        (jnp.linalg.eig, "lapack_sgeev"),
+        (exported, "lapack_sgeev"),
+        (target, "my_target"),
+    ):
+        options = {} if model is exported else {"args": "f32[3,3]"}
+        match = rf"calls .*{name}.* at .*\.py:\d+, .*model has no operation for it\. To do: compute"
+        with pytest.raises(UnsupportedError, match=match) as caught:
+            verb(model, **options)
+        assert "TensorFlow" not in str(caught.value)
+        assert "disabled_checks" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

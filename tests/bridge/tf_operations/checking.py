@@ -17,7 +17,10 @@ from tests.bridge.tf_operations.running import function_of
 from xla_call_module.call import CallModule
 from xla_call_module.exported import from_exported
 
-__all__ = ["assert_same", "check", "check_call", "export_call", "lowered", "nodes_of", "operations"]
+__all__ = [
+    "assert_same", "check", "check_call", "export_call", "lowered", "nodes_of", "operations",
+    "run_call",
+]  # fmt: skip
 
 _NUMBERS = itertools.count()
 # What the rounding of sums, products and elementary functions makes of a result, relative to it.
@@ -31,8 +34,8 @@ def export_call(function: Callable[..., Any], *args: Any) -> CallModule:
 
 
 def lowered(function: Callable[..., Any], *args: Any) -> TensorFlowGraph:
-    """Return the graph of a function of arrays or of specs."""
-    return lower_call(export_call(function, *args))
+    """Return the graph of a function of arrays or of specs, without what it asserts."""
+    return lower_call(export_call(function, *args), shape_assertions=False)
 
 
 def nodes_of(graph: TensorFlowGraph) -> list[GraphNode]:

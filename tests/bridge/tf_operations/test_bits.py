@@ -54,3 +54,31 @@ def test_reduced_precision(name, size):
     spread = numbers.astype(jnp.dtype(name))
     x = np.concatenate([edges(name), spread, -spread])
     check(lambda x: lax.reduce_precision(x, exponents, fractions), x)
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_all_bits_of_floats_of_8_bits(name):
+    """Of NaN float8_e5m2 has three of each sign, which casts make one of."""
+    dtype, cast = jnp.dtype(name), lax.bitcast_convert_type
+    x = np.arange(256).astype(np.uint8)
+    check(lambda x: cast(cast(x, dtype), "uint8"), x)
+    check(lambda x: [cast(x, dtype).astype("float32"), cast(x.reshape(-1, 2), "float16")], x)
+    numbers = x[(x & 0x7F) <= (0x7F if name == "float8_e4m3fn" else 0x7C)].view(dtype)[:240]
+    pairs = numbers.reshape(-1, 2)
+    check(lambda y: [cast(y, "uint8"), cast(y, "int8"), cast(cast(y, "uint8"), dtype)], pairs)
+    check(lambda y: [cast(y, "uint16"), cast(cast(y, "uint16"), dtype)], pairs)
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_floats_of_8_bits_are_moved(name):
+    x = np.arange(24).reshape(2, 3, 4).astype(jnp.dtype(name))
+
+    def moved(x, i):
+        return [
+            lax.dynamic_update_slice(x, x[:1, :1, :1], (i, i, i)), x[::-1], jnp.roll(x, 1, 2),
+            lax.pad(x, x[0, 0, 1], [(1, 0, 1)] * 3), jnp.take(x, i, 1), x.at[i, i].set(x[0, 0]),
+            lax.scan(lambda c, row: (row, c), x[0], x), jnp.where(x > 3, x, x[0, 0, 0]),
+            jnp.broadcast_to(x[..., None], (2, 3, 4, 2)), jnp.concatenate([x, x], 1), x.T,
+        ]  # fmt: skip
+
+    check(moved, x, np.int32(1))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
+from tests.bridge.onnx.edges import INTEGERS
 from tests.bridge.tf_operations.checking import check, lowered, operations
 from tests.x64 import enable_x64
 from xla_call_module.errors import UnsupportedError
@@ -61,6 +63,37 @@ def test_convolutions_of_other_dtypes(name):
         check(_convolve(), x.astype(name), w.astype(name), rtol=1e-2 if name == "float16" else None)
 
 
+_3D, _4D = ("NDHWC", "DHWIO", "NDHWC"), ("N0123C", "0123IO", "N0123C")
+_KINDS = {
+    "two_dimensions": ({}, (2, 5, 6, 4), (3, 3, 4, 6)),
+    "depthwise": ({"feature_group_count": 4}, (2, 5, 6, 4), (3, 3, 1, 8)),
+    "groups": ({"feature_group_count": 2, "strides": (2, 1)}, (2, 5, 6, 4), (3, 3, 2, 8)),
+    "batch_groups": ({"batch_group_count": 2}, (4, 5, 6, 4), (3, 3, 4, 8)),
+    "three_dimensions": ({"numbers": _3D, "strides": (1, 2, 1)}, (1, 3, 4, 5, 2), (2, 2, 3, 2, 4)),
+    "three_dimensions_in_groups": (
+        {"numbers": _3D, "strides": (1, 1, 1), "feature_group_count": 2},
+        (1, 3, 4, 5, 2), (2, 2, 3, 1, 4),
+    ),
+    "three_dilated_dimensions": (
+        {"numbers": _3D, "strides": (1, 1, 1), "padding": ((0, 1), (2, 1), (-1, 0)),
+         "lhs_dilation": (2, 1, 1), "rhs_dilation": (1, 2, 1)},
+        (1, 3, 4, 5, 2), (2, 2, 3, 2, 4),
+    ),
+    "four_dimensions": ({"numbers": _4D, "strides": (1,) * 4}, (2, 3, 4, 2, 3, 2), (2,) * 5 + (3,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*INTEGERS, "bool", "bfloat16", "float32", "complex64"])
+@pytest.mark.parametrize("kind", _KINDS)
+def test_every_kind_of_every_dtype(kind, name):
+    options, image, kernel = _KINDS[kind]
+    with enable_x64(True):
+        x, w = (10 * _normal(*shape) for shape in (image, kernel))
+        x, w = ((v if name != "bool" else v > 8).astype(jnp.dtype(name)) for v in (x, w))
+        check(_convolve(**options), x, w, rtol=1e-2 if name == "bfloat16" else 1e-5,
+              of_largest=True)  # fmt: skip
+
+
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2), (3, 2)])
 @pytest.mark.parametrize("padding", ["SAME", "VALID", ((2, 0), (1, 3))])
 def test_gradients_of_a_convolution(strides, padding):
@@ -92,7 +125,7 @@ def test_a_network_of_channels_first_is_turned_once():
     assert names.count("Transpose") == 3  # of the image, of the kernel and of the result
 
 
-def test_a_convolution_of_other_integers_is_refused():
-    x, w = np.ones((1, 5, 5, 2), np.uint32), np.ones((3, 3, 2, 4), np.uint32)
-    with pytest.raises(UnsupportedError, match=r"convolution.*uint32"):
+def test_a_large_kernel_without_a_kernel_is_refused():
+    x, w = np.ones((1, 200, 200, 1), np.uint32), np.ones((101, 100, 1, 1), np.uint32)
+    with pytest.raises(UnsupportedError, match=r"no such convolution of uint32.*10100"):
         lowered(_convolve(), x, w)

@@ -32,7 +32,7 @@ def test_a_loop_takes_what_it_captures_as_arguments():
         lambda x: lax.fori_loop(0, 9, lambda _, y: jnp.tanh(y @ weights), x),
         _X[0, :, :1] + np.ones((3, 5)),
     )
-    (node,) = [node for node in nodes_of(graph) if node.op == "StatelessWhile"]
+    (node,) = [node for node in nodes_of(graph) if node.op == "While"]
     body = next(f for f in graph.functions if f.name == node.attributes["body"].name)
     assert isinstance(node.attributes["cond"], FunctionName)
     assert [len(part) for part in (body.arguments, body.results, node.inputs)] == [3, 3, 3]

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from jax import export, lax
 
-from tests.bridge.tf_operations.checking import check, check_call, lowered, operations
+from bridge.tf_operations.lowering import lower_call
+from tests.bridge.tf_operations.checking import (
+    check,
+    check_call,
+    export_call,
+    lowered,
+    nodes_of,
+    operations,
+)
 
 _ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)
 
@@ -90,11 +98,13 @@ def test_branches_by_an_index(index):
     check(choose, np.int32(index), np.float32([1, 2]))
 
 
-def test_loops_and_branches_have_no_state():
-    names = operations(lambda x: lax.cond(x[0] > 0, lambda: _running(x[:, None]), lambda: _running(
+def test_loops_and_branches_are_what_tensorflow_does_not_compute_beforehand():
+    call = export_call(lambda x: lax.cond(x[0] > 0, lambda: _running(x[:, None]), lambda: _running(
         x[:, None] + 1)), _ROWS[:, 0])  # fmt: skip
-    assert {"StatelessIf", "StatelessWhile"} <= set(names)
-    assert not {"If", "While"} & set(names)
+    for is_open in (False, True):
+        names = {node.op for node in nodes_of(lower_call(call, for_converters=is_open))}
+        assert {"If", "While"} <= names
+        assert not {"StatelessIf", "StatelessWhile"} & names
 
 
 def test_a_loop_over_any_number_of_rows():

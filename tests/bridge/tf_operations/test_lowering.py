@@ -12,7 +12,7 @@ import tensorflow as tf
 from jax import export
 
 from bridge.tf_operations.lowering import lower_call
-from tests.bridge.tf_operations.checking import check_call, lowered, nodes_of, operations
+from tests.bridge.tf_operations.checking import check, check_call, lowered, nodes_of, operations
 from tests.bridge.tf_operations.running import function_of
 from xla_call_module.errors import UnsupportedError
 from xla_call_module.exported import from_exported
@@ -68,11 +68,32 @@ def test_what_an_export_asks_of_sizes_is_asserted():
     call = from_exported(export.export(jax.jit(lambda x: x + 1))(spec))
     run = function_of(lower_call(call, name_prefix=f"asserted_{next(_NUMBERS)}"))
     np.testing.assert_array_equal(run(np.zeros((2, 4)))[0], np.ones((2, 4)))
-    for shape in ((1, 2), (2, 5)):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="polymorphic shapes"):
+    for shape, message in (
+        ((1, 2), r"b >= 2.*found #1.*#1, #2 are:\] \[-1\] \[1\]"),
+        ((2, 5), r"'2\*b\\' \(= #2\).*#1, #2, #3 are:\] \[5\] \[4\] \[2\]"),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             run(np.zeros(shape))
     unchecked = lower_call(call, shape_assertions=False)
     assert "Assert" not in [node.op for node in nodes_of(unchecked)]
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "message"),
+    [
+        ("b, 5", (0, 5), r"args\[0\] has the shape \(b, 5\) with b >= 1.*\] \[0\]"),
+        ("b, t", (3, 0), r"with b >= 1 and t >= 1.*\] \[0\]"),
+        ("b + 1, 5", (1, 5), r">= 1 for dimension variable .*b.*#1, #2 are:\] \[0\] \[1\]"),
+    ],
+)
+def test_a_size_of_zero_is_refused_by_its_name_and_bound(text, shape, message):
+    """An empty batch would make oneDNN's convolution return the shape of its input."""
+    spec = jax.ShapeDtypeStruct(export.symbolic_shape(text), "float32")
+    call = from_exported(export.export(jax.jit(lambda x: 2 * x))(spec))
+    run = function_of(lower_call(call, name_prefix=f"asserted_{next(_NUMBERS)}"))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        run(np.zeros(shape))
+    assert run(np.ones((3, 5)))[0].shape == (3, 5)
 
 
 def test_of_several_platforms_the_branch_of_the_cpu_is_there():
@@ -96,7 +117,13 @@ def test_names_begin_as_they_are_asked_to():
 
 def test_what_has_no_operation_is_refused_by_name_and_place():
     def function(x):
-        return jax.lax.sort((x, x + 1), num_keys=1, is_stable=False)
+        return jax.lax.sort((x, x[::-1]), num_keys=1, is_stable=False)
 
     with pytest.raises(UnsupportedError, match=r"stablehlo.sort at .*test_lowering\.py.*To do"):
         lowered(function, np.zeros(3, np.float32))
+
+
+def test_an_unused_argument_of_what_is_decomposed_is_not_one_of_the_graph():
+    x, y = np.ones((3, 5), np.float32), np.linspace(-6, 6, 15, dtype=np.float32).reshape(3, 5)
+    check(lambda x: jax.random.normal(jax.random.key(0, impl="rbg"), x.shape), x, rtol=1e-5)
+    check(lambda x, y: y.astype(jnp.float4_e2m1fn).astype("float32"), x, y)

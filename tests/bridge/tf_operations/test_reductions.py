@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from tests.bridge.onnx.edges import FLOATS, INTEGERS, edges
-from tests.bridge.tf_operations.checking import check, operations
+from tests.bridge.tf_operations.checking import check, export_call, operations, run_call
 from tests.x64 import enable_x64
 
 
@@ -81,6 +81,39 @@ def test_a_sum_of_any_number_of_elements():
     assert operations(lambda x: x.sum(0), x).count("Sum") == 1
 
 
-def test_small_floats_are_summed_in_float32():
-    x = np.full((1, 4096), 1 + 2**-7, jnp.bfloat16)
-    check(lambda x: lax.reduce_sum(x, (1,)), x, rtol=0.01)
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_sums_and_means_of_small_floats_are_added_in_float32(name):
+    """Of 5,000 numbers near 1 a sum of 16 bits stays at 256 or 2,048, which the next leave."""
+    x = np.full(5000, 1.01, name)
+    results = run_call(
+        export_call(
+            lambda x: [
+                lax.reduce(x, x[0] * 0, lax.add, (0,)),
+                lax.reduce(x, x[0] * 0, lax.add, (0,)) / np.asarray(4096, x.dtype),
+                lax.reduce(x[:400], x[0] * 0 + 1, lax.mul, (0,)),
+                lax.cumsum(x)[-1],
+                lax.reduce_window(x, np.zeros((), x.dtype), lax.add, (4900,), (1,), "VALID")[0],
+                lax.reduce_window(
+                    x[:4900].reshape(1, 70, 70, 1), np.zeros((), x.dtype), lax.add, (1, 70, 70, 1),
+                    (1, 1, 1, 1), "VALID",
+                )[0, 0, 0, 0] / np.asarray(4900, x.dtype),
+            ],
+            x,
+        ),
+        [x],
+    )  # fmt: skip
+    one = float(x[0])
+    exact = (5000 * one, 5000 * one / 4096, one**400, 5000 * one, 4900 * one, one)
+    for got, number in zip(results, exact, strict=True):
+        np.testing.assert_allclose(float(got), number, rtol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+def test_means(name):
+    x = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(name)
+    check(lambda x: [x.mean(), x.mean(1), x.mean((0, 2)), x.mean(-1, keepdims=True)], x)
+
+
+def test_a_mean_of_float16_beyond_its_numbers_is_infinite():
+    x = np.full(2048, 100, np.float16)
+    check(lambda x: lax.reduce(x, np.float16(0), lax.add, (0,)) / np.float16(2048), x)

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from tests.bridge.onnx.edges import FLOATS, INTEGERS, edges
-from tests.bridge.tf_operations.checking import check, export_call, lowered
+from tests.bridge.tf_operations.checking import check, check_call, export_call, lowered
 from tests.x64 import enable_x64
 from xla_call_module.errors import UnsupportedError
 
@@ -57,7 +57,24 @@ def test_a_comparator_that_is_no_order_of_keys():
     check(by_size, x)
 
 
-def test_an_unstable_sort_of_pairs_is_refused():
-    x = np.zeros((2, 3), np.float32)
+def test_an_unstable_sort_is_refused_where_the_order_of_equal_keys_shows():
+    x, y = np.float32([[3, 1, 3], [0, 2, 2]]), np.float32([[1, 2, 3], [4, 5, 6]])
+
+    def sort(*operands):
+        return lax.sort(operands, num_keys=1, is_stable=False)
+
+    numbers = lax.broadcasted_iota(np.int32, (2, 3), 1)
+    check(lambda x: [*sort(x), *sort(x, 2 * x + 1, x > 1), *sort(x, numbers)], x)
+    with pytest.raises(UnsupportedError, match=r"stablehlo.sort at .*unstable"):
+        lowered(lambda x, y: sort(x, y), x, y)
     with pytest.raises(UnsupportedError, match="unstable"):
-        lowered(lambda x: lax.sort((x, x + 1), num_keys=1, is_stable=False), x)
+        lowered(lambda x: sort(x, jnp.cumsum(x, 1)), x)
+
+
+@pytest.mark.parametrize("function", [jnp.median, jnp.nanmedian, lambda x: jnp.quantile(x, 0.3)])
+def test_medians_and_their_gradients(function):
+    """The gradient of a sort has the numbers of places as another operand."""
+    x = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
+    exported = jax.export.export(jax.jit(function))(x)
+    check_call(exported, x)
+    check_call(exported.vjp(), x, np.float32(2))

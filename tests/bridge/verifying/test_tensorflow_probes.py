@@ -113,6 +113,16 @@ def test_only_what_it_explains_is_excused():
     assert rows_of(trial_of(), gradient=(1.0, 5.0, 6.0)) == [KNOWN, WRONG]
 
 
+def test_of_operations_that_keep_nan_only_a_nan_that_jax_lost_is_excused():
+    plain = dataclasses.replace(trial_of(), keeps_nan=True)
+    assert rows_of(plain, deviations=()) == [WRONG, RIGHT]
+    assert rows_of(plain) == [WRONG, RIGHT]
+    numbers = dataclasses.replace(plain, expected=trial_of(wanted=(1.0, 2.0)).expected)
+    assert rows_of(numbers, found=(1.0, np.nan), deviations=()) == [KNOWN, RIGHT]
+    finite = dataclasses.replace(numbers, inputs={"x": np.float32([1, 2])})
+    assert rows_of(finite, found=(1.0, np.nan)) == [WRONG, RIGHT]
+
+
 def test_a_wrong_number_is_a_failure_that_names_its_cause():
     def function(a, b):
         product = lax.dot(a, b, preferred_element_type=jnp.int32)

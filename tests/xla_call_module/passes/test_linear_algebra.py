@@ -176,6 +176,34 @@ class TestBatches:
         specs = export.symbolic_args_specs((a,), "b, c, 3, 3")
         _check(jnp.linalg.cholesky, a, call=_call(jnp.linalg.cholesky, *specs))
 
+    @pytest.mark.parametrize("name", ["left", "right", "blocks", "batches", "diagonals", "q"])
+    def test_any_number_of_right_hand_sides(self, name):
+        solve = lax.linalg.triangular_solve
+        a, more, right = _positive(4, 4), _positive(40, 40), _draw(3, 4)
+        d = _draw(3, 4)
+        function = {
+            "left": lambda x: solve(a, x.T, left_side=True, lower=True),
+            "right": lambda x: solve(a, x, left_side=False, transpose_a=True),
+            "blocks": lambda x: solve(more, jnp.tile(x.T, (10, 1)), left_side=True),
+            "batches": lambda x: solve(jnp.stack([a, 2 * a]), jnp.stack([x, -x]), lower=True),
+            "diagonals": lambda x: lax.linalg.tridiagonal_solve(d[0], 9 + d[1], d[2], x.T),
+            "q": lambda x: [jsl.qr_multiply(a, x)[0], jsl.qr_multiply(a, x.T, mode="left")[0]],
+        }[name]
+        (spec,) = export.symbolic_args_specs((right,), "b, 4")
+        allowed = ["lapack_dormqr_ffi"] if name == "q" else []
+        _check(function, right, call=_call(function, spec, allowed=allowed))
+
+    def test_any_number_of_columns_of_a_product(self):
+        """A GPU's routine; JAX has none of it for a CPU."""
+        zeros = np.zeros((4, 4))
+        (spec,) = export.symbolic_args_specs((_draw(4, 3),), "4, b")
+        call = _call(
+            lambda x: lax.linalg.symmetric_product(x, zeros), spec, platforms=["cuda"],
+            allowed=["cusolver_syrk_ffi"],
+        )  # fmt: skip
+        assert "cusolver_syrk_ffi" in _targets(call)
+        assert "cusolver_syrk_ffi" not in _targets(run_passes(call, [lower_linalg()]))
+
     def test_two_calls_with_different_symbolic_batches(self):
         def function(a, b):
             return jnp.linalg.cholesky(a), jnp.linalg.cholesky(jnp.concatenate([b, b]))

@@ -33,3 +33,16 @@ def test_only_what_is_there_is_applied():
     made = decompose(call, BOTH, {0: np.array([1 + 2j, 3])})
     assert made.applied == (COMPLEX_AS_PAIRS,)
     np.testing.assert_array_equal(made.parameters[0], [[1, 2], [3, 0]])
+
+
+def test_arguments_that_nobody_reads_stay_out():
+    """`jax.export` drops them from the module, and so do decompositions of it."""
+    exported = export.export(jax.jit(lambda x, y, z: jnp.real(y) + z[0]))(
+        np.ones(3, np.float32), np.ones(2, np.complex64), np.ones((1, 2), np.float32)
+    )
+    call = from_exported(exported, carried=False)
+    parameters = {0: np.ones(3, np.float32), 1: np.array([1 + 2j, 3], np.complex64)}
+    made = decompose(call, BOTH, parameters)
+    assert call.kept == made.call.kept == (1, 2)
+    assert [spec.shape for spec in made.call.args] == [(3,), (2, 2), (1, 2)]
+    np.testing.assert_array_equal(made.parameters[1], [[1, 2], [3, 0]])

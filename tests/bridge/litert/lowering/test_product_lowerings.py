@@ -65,6 +65,13 @@ def test_products_of_narrow_floats(check: LiteRTCheck) -> None:
     check(products, left, right, relative=1e-2)
 
 
+@pytest.mark.parametrize("name", ["int32", "bool"])
+def test_only_what_has_been_added_is_rounded(check: LiteRTCheck, name: str) -> None:
+    """Products of 1.6 are 2.56, of which three are 7."""
+    numbers = np.float32([[1.6, 1.6, 1.6], [-0.5, 0.5, 0.25], [1e20, 0, 1]])
+    check(lambda a, b: lax.dot(a, b, preferred_element_type=name), numbers, np.float32(numbers.T))
+
+
 def test_products_of_complex_numbers(check: LiteRTCheck) -> None:
     def product(left: Any, right: Any) -> Any:
         made = lax.complex(left, -left) @ lax.complex(right, left.T)

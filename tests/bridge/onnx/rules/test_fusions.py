@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.bridge.onnx.checking import check, operations
+import bridge
+from tests.bridge.onnx.checking import check, evaluate, operations, run
 
 X = np.random.default_rng(0).standard_normal((4, 6), np.float32) * 3
 
@@ -83,3 +84,56 @@ def test_what_is_not_gelu():
 @pytest.mark.parametrize("function", [jax.nn.softmax, jax.nn.log_softmax, jax.nn.gelu])
 def test_gradients(function):
     check(jax.grad(lambda x: (function(x) ** 2).sum()), X, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mean", [50.0, 1e4])
+def test_a_batch_norm_subtracts_the_mean_first(mean):
+    def norm(x, center, variance, scale, shift):
+        return (x - center) * (scale * jax.lax.rsqrt(variance + 1e-5)) + shift
+
+    def function(x, kernel, *rows):
+        image = jax.lax.conv_general_dilated(
+            x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        return norm(abs(image), *rows)  # what is between keeps the runtime from one convolution
+
+    x = np.float32(mean) + np.resize(X, (2, 5, 5, 6))
+    kernel = np.eye(6, dtype=np.float32).reshape(1, 1, 6, 6)
+    rows = [np.full(6, number, np.float32) for number in (mean, 0.01, 3, 1)]
+    model = check(function, x, kernel, *rows, atol=1e-4)
+    assert operations(model).count("BatchNormalization") == 1
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+@pytest.mark.parametrize("function", [jax.nn.softmax, jax.nn.log_softmax, jax.nn.gelu])
+def test_steps_of_16_bits_stay_steps(function, name):
+    model = bridge.to_onnx(jax.export.export(jax.jit(function))(X.astype(name)))
+    assert not {"Softmax", "LogSoftmax", "Gelu"} & set(operations(model))
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_sums_of_16_bits_are_added_in_float32(name):
+    """Of 5,000 numbers near 1 a sum of 16 bits stays at 256 or 2,048, which the next leave."""
+    x = np.full(5000, 1.01).astype(name)
+    zero, one = np.zeros((), x.dtype), np.ones((), x.dtype)
+
+    def sums(x):
+        total = jax.lax.reduce(x, zero, jax.lax.add, (0,))
+        windows = jax.lax.reduce_window(x, zero, jax.lax.add, (4900,), (1,), "VALID")
+        product = jax.lax.reduce(x[:400], one, jax.lax.mul, (0,))
+        results = [
+            total,
+            total / jnp.asarray(4096, x.dtype),
+            jnp.cumsum(x)[-1],
+            windows[0],
+            product,
+        ]
+        return [result.astype("float32") for result in results]
+
+    model = bridge.to_onnx(
+        jax.export.export(jax.jit(lambda x: sums(x.astype(name))))(x.astype("float32"))
+    )
+    number = float(x[0])
+    exact = [5000 * number, 5000 * number / 4096, 5000 * number, 4900 * number, number**400]
+    for results in (run(model, [x.astype("float32")]), evaluate(model, [x.astype("float32")])):
+        np.testing.assert_allclose(results, exact, rtol=1e-2)

@@ -98,5 +98,7 @@ def test_known_signs_of_nans():
 def test_order_of_equal_keys_must_be_somebodys():
     x = np.int32([1, 0, 1])
     check(lambda x: lax.sort((x, x + 1), num_keys=2, is_stable=False), x)
+    check(lambda x: lax.sort((x, 3 - x), num_keys=1, is_stable=False), x)
+    check(lambda x: lax.sort((x, jnp.arange(3)), num_keys=1, is_stable=False), x)
     with pytest.raises(UnsupportedError, match=r"unstable.*is_stable=True"):
-        check(lambda x: lax.sort((x, jnp.arange(3)), num_keys=1, is_stable=False), x)
+        check(lambda x, y: lax.sort((x, y), num_keys=1, is_stable=False), x, x[::-1])

@@ -1,0 +1,114 @@
+"""Sizes whose arithmetic passes through their signs, and numbers that depend on sizes."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export, lax
+
+import bridge
+from bridge.litert.runtime import Runtime
+
+LENGTHS = (8, 9, 11, 12, 23)
+
+
+def _frames(x, hop=4, width=8):
+    starts = hop * jnp.arange((x.shape[0] - width) // hop + 1)
+    return x[starts[:, None] + jnp.arange(width)]
+
+
+def _length(x):
+    return jnp.asarray(x.shape[0])
+
+
+# Each of a vector of at least eight elements.
+FUNCTIONS = {
+    "frames": _frames,
+    "far_frames": lambda x: _frames(x, hop=3, width=5) * 2,
+    "scan_of_frames": lambda x: lax.scan(
+        lambda total, frame: (total + frame.sum(), total * frame), 0.0, _frames(x)
+    ),
+    "half_rounded_up": lambda x: x[: -(-x.shape[0] // 2)],
+    "padded": lambda x: jnp.pad(x, (0, 4))[: x.shape[0] + (-x.shape[0]) % 4],
+    "chunks": lambda x: lax.scan(
+        lambda total, chunk: (total + chunk.sum(), total), 0.0,
+        x[: x.shape[0] // 4 * 4].reshape(-1, 4),
+    ),
+    "rolled": lambda x: jnp.roll(x, 3) + jnp.roll(x, -x.shape[0] // 2),
+    "below_zero": lambda x: x * ((9 - x.shape[0]) // 4) + (9 - x.shape[0]) % 4,
+    "is_a_number": lambda x: jnp.where(_length(x) == 9, x, -x),
+    "is_no_number": lambda x: jnp.where(_length(x) != 11, x, -x),
+    "is_even": lambda x: jnp.where(_length(x) % 2 == 0, x, -x),
+    "left_over": lambda x: jnp.where((_length(x) - 8) % 4 != 0, x, -x),
+}  # fmt: skip
+each_function = pytest.mark.parametrize("name", FUNCTIONS)
+
+
+def _spec():
+    return jax.ShapeDtypeStruct(export.symbolic_shape("t", constraints=["t >= 8"]), "float32")
+
+
+def _vector(length):
+    return np.random.default_rng(length).normal(size=length).astype(np.float32)
+
+
+def _assert_as_jax(found, function, x):
+    for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(function(x)), strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-6)
+
+
+@each_function
+def test_a_lifted_function_of_any_size(name):
+    function = FUNCTIONS[name]
+    exported = export.export(jax.jit(function))(_spec())
+    lifted = bridge.to_jax(exported)
+    again = export.export(jax.jit(lifted))(_spec())
+    shapes = [[str(dim) for dim in aval.shape] for aval in again.out_avals]
+    assert shapes == [[str(dim) for dim in aval.shape] for aval in exported.out_avals]
+    for length in LENGTHS:
+        x = _vector(length)
+        _assert_as_jax(lifted(x), function, x)
+        _assert_as_jax(again.call(x), function, x)
+
+
+@each_function
+def test_a_model_of_any_size(name):
+    pytest.importorskip("litert_converter")
+    function = FUNCTIONS[name]
+    model = bridge.to_litert(function, args=(_spec(),), verify=False)
+    with Runtime(model) as runtime:
+        (signature,) = runtime.contents.signatures
+        for length in LENGTHS:
+            x = _vector(length)
+            found = runtime.run({signature.inputs[0].name: x})
+            _assert_as_jax(list(found.values()), function, x)
+
+
+def test_sizes_of_two_variables_stay_arrays():
+    """Which of two is greater is no number, and what follows is computed."""
+
+    def function(x, y):
+        return jnp.where(_length(x) * _length(y) // 3 == _length(y), x.sum(), y.sum())
+
+    specs = export.symbolic_args_specs((_vector(3), _vector(3)), ("b", "c"))
+    again = export.export(jax.jit(bridge.to_jax(export.export(jax.jit(function))(*specs))))(*specs)
+    for lengths in ((3, 4), (3, 5), (4, 4), (1, 7)):
+        x, y = map(_vector, lengths)
+        _assert_as_jax(again.call(x, y), lambda x, y=y: function(x, y), x)
+
+
+@pytest.mark.parametrize("divisor", [2, 7, 512])
+@pytest.mark.parametrize("offset", [-8, 0, 5])
+@pytest.mark.parametrize("factor", [-3, 1])
+def test_every_quotient_and_remainder(factor, offset, divisor):
+    """They come back as the dimensions that they were."""
+
+    def sizes(x):
+        size = factor * x.shape[0] + offset
+        return jnp.asarray([size // divisor, size % divisor, -(-size // divisor)])
+
+    again = export.export(jax.jit(bridge.to_jax(export.export(jax.jit(sizes))(_spec()))))(_spec())
+    for length in LENGTHS:
+        np.testing.assert_array_equal(again.call(_vector(length)), sizes(_vector(length)))
