@@ -29,7 +29,6 @@ from bridge.calling_tf.callbacks import (
 )
 from bridge.calling_tf.concrete_functions import FlatFunction, TracedFunction, trace
 from bridge.calling_tf.differentiability import (
-    is_differentiable,
     lost_gradients,
     operations_without_gradient,
     refuse_effects,
@@ -41,7 +40,7 @@ from bridge.calling_tf.linear_calls import LinearMap, apply_linear, transposable
 from bridge.calling_tf.results import result_specs
 from bridge.calling_tf.sampled_sizes import is_static
 from bridge.calling_tf.tape_gradients import TapeGradients, is_trainable_spec
-from bridge.calling_tf.variables import is_split, read, to_spec
+from bridge.calling_tf.variables import is_trainable, read, to_spec
 from bridge.calling_tf.xla_lowering import (
     compile_function,
     compiled_results,
@@ -304,8 +303,7 @@ class CompiledFunction:
         count = len(self._traced.arguments)
         if index < count:
             return is_trainable_spec(self._traced.arguments[index])
-        variable = self._variables[index - count]
-        return not is_split(variable) and is_differentiable(variable.dtype.base_dtype.name)
+        return is_trainable(self._variables[index - count])
 
     @cached_property
     def _gradients(self) -> TapeGradients:

@@ -11,6 +11,7 @@ from savedmodel.protos.structures import NONE, Branch, Structure
 from xla_call_module.call import CallModule, TensorSpec, bind_symbols
 from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import DType
+from xla_call_module.errors import StructureError
 from xla_call_module.passes.asserting import with_names
 from xla_call_module.passes.pipeline import Artifact, Prepared, Target, prepare_chain
 from xla_call_module.shape_checks import ShapeCheck, argument_names
@@ -18,6 +19,13 @@ from xla_call_module.shape_checks import ShapeCheck, argument_names
 __all__ = ["LayerArtifact", "LayerFunction", "LayerWeight", "StaticShape"]
 
 StaticShape = tuple[int | None, ...]
+
+
+_OTHER_SIZES = (
+    "pass inputs of these sizes; or, for sequences of any length, begin the model with "
+    "keras.Input((None,)) or such as keras.Input((None, 3)), before the layer is called, "
+    "or make the layer of an Exported with symbolic sizes."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +142,12 @@ class LayerFunction:
         """
         own = [spec.static_shape for spec in self.specs[: self.first_input]]
         checks = self.chain[0].disabled_checks
-        return bind_symbols(self.name, self.specs, [*own, *sizes], disabled_checks=checks)
+        try:
+            return bind_symbols(self.name, self.specs, [*own, *sizes], disabled_checks=checks)
+        except StructureError as error:
+            if "To do: " in str(error):
+                raise
+            raise StructureError(f"{error} To do: {_OTHER_SIZES}") from None
 
     def flatten_inputs(
         self, layer: str, args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, Unpack
+from typing import Any, Literal, TypeAlias, Unpack, cast
 
 from jax import export
 
@@ -537,7 +537,7 @@ def _fill(
     model: Any, folder: Path, base_path: str | os.PathLike[str], options: PublishOptions
 ) -> None:
     """Write or copy the SavedModel to a folder that does not exist yet."""
-    options = {"operations": PLAIN, **options}  # type: ignore[misc]  # mypy 1.15 has none of it
+    options = {"operations": PLAIN, **options}
     if isinstance(model, str | os.PathLike):
         _fill_with_file(model, folder, base_path, options)
         return
@@ -585,8 +585,8 @@ def _fill_with_file(
 
 
 def _without_operations(options: PublishOptions) -> PublishOptions:
-    others: Any = {name: value for name, value in options.items() if name != "operations"}
-    return others
+    others = {name: value for name, value in options.items() if name != "operations"}
+    return cast("PublishOptions", others)
 
 
 def _is_plain(options: PublishOptions) -> bool:

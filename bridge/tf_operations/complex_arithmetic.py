@@ -99,13 +99,25 @@ def _conjugate_product(graph: Graph, parts: list[Value], factor: float) -> Value
 
 
 def power(graph: Graph, base: Value, exponent: Value) -> Value:
-    """Return the power; of 0 it is 0 or NaN, as the exponent is positive or another one."""
+    """Return the power, of 0 and of infinity as XLA has it.
+
+    Of 0 it is 0 or NaN, as the exponent is positive or another one; of infinity it is that or 0
+    where exponent and base are real, and NaN of every other number with an infinite part.
+    """
     do = partial(nodes.elementwise, graph)
     real, imag = split(graph, exponent)
     is_positive = do("And", do("Equal", imag, 0), do("Greater", real, 0))
     nothing = nodes.constant_like(base, complex(np.nan, np.nan))
     of_zero = nodes.where(graph, is_positive, nodes.constant_like(base, 0), nothing)
     result = nodes.where(graph, do("Equal", base, 0), of_zero, do("Pow", base, exponent))
+    parts = split(graph, base)
+    is_finite = do("And", *(do("IsFinite", part) for part in parts))
+    is_real = do("And", do("Equal", imag, 0), do("Equal", parts[1], 0))
+    is_infinity = do("And", do("Equal", parts[0], np.inf), is_real)
+    infinity = nodes.constant_like(base, complex(np.inf, 0))
+    of_infinity = nodes.where(graph, do("Greater", real, 0), infinity, 0)
+    of_infinity = nodes.where(graph, is_infinity, of_infinity, nothing)
+    result = nodes.where(graph, is_finite, result, of_infinity)
     one = nodes.constant_like(base, 1)
     return nodes.where(graph, do("Equal", exponent, 0), one, result)
 

@@ -74,7 +74,7 @@ def _sign(graph: Graph, op: Operation) -> Value:
         return nodes.cast(graph, do("NotEqual", value, 0), value.dtype)
     if is_complex(value):
         length = size(graph, value)
-        quotient = do("Div", value, join(graph, length, nodes.constant_like(length, 0)))
+        quotient = join(graph, *(do("Div", part, length) for part in split(graph, value)))
         return nodes.where(graph, do("Equal", length, 0), value, quotient)
     sign = do("Sign", value)
     if not value.is_float:

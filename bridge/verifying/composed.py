@@ -38,7 +38,7 @@ _PROGRAM = "composed_run.py"
 _STRING = 7  # DT_STRING in tensorflow/core/framework/types.proto
 _DTYPES = {dtype.enum: dtype.numpy for dtype in DTYPES}
 _ROWS = 3  # of a batch that is made up
-_TITLE = "JAX between preprocess and postprocess"
+_TITLE = "around JAX"
 
 _Tensors = Mapping[str, Array]
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
+from jax import lax
 
 import bridge
 from tests.x64 import enable_x64
@@ -460,3 +461,35 @@ class TestPlainOperations:
         tf.saved_model.save(module, tmp_path / "saved", signatures=module.call)
         loaded = bridge.load(tmp_path / "saved")
         np.testing.assert_allclose(loaded(self.X), self.layer(self.X), rtol=1e-6)
+
+
+def _rows(x):
+    return jnp.stack([x, x * 2, x * 3])
+
+
+CONTROL_FLOW = {
+    "scan": lambda x: lax.scan(lambda c, r: (jnp.sin(c + r), c * r), jnp.zeros(3), _rows(x))[0],
+    "stacked": lambda x: lax.scan(lambda c, r: (c + r, jnp.sin(c)), jnp.zeros(3), _rows(x))[1][2],
+    "loop": lambda x: lax.fori_loop(0, 4, lambda i, c: jnp.sin(c) * i, x),
+    "branch": lambda x: lax.cond(x[0] > 0, jnp.sin, jnp.cos, x),
+}
+
+
+@pytest.mark.parametrize("name", CONTROL_FLOW)
+def test_jacobians_of_control_flow_in_plain_operations(name):
+    """TensorFlow vectorizes the bodies of loops and branches, too."""
+    function, x = CONTROL_FLOW[name], np.float32([0.3, -0.2, 0.5])
+    call = bridge.convert(function, operations="tensorflow")
+
+    def jacobian(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            results = call(x)
+        return tape.jacobian(results, x)
+
+    wanted = jax.jacrev(function)(x)
+    for run in (jacobian, tf.function(jacobian)):
+        np.testing.assert_allclose(run(tf.constant(x)), wanted, rtol=1e-5, atol=1e-6)
+    batch = np.stack([x, -x])
+    mapped = tf.vectorized_map(call, tf.constant(batch))
+    np.testing.assert_allclose(mapped, jax.vmap(function)(batch), rtol=1e-5, atol=1e-6)

@@ -455,3 +455,24 @@ def test_misuse(name):
 def test_a_fixed_batch_size_is_said_where_none_is_possible():
     with pytest.raises(StructureError, match="cannot be exported for every batch size"):
         ExportedLayer(lambda x: x if x.shape[0] > 2 else 2 * x)(keras.Input((4,)))
+
+
+def test_another_length_of_a_sequence_says_how_to_have_any():
+    def total(params, x):
+        return (x @ params).sum(1)
+
+    params = np.ones((3, 2), "float32")
+    x, longer = np.ones((4, 5, 3), "float32"), np.ones((2, 7, 3), "float32")
+    layer = ExportedLayer(total, params=params)
+    layer(x)
+    message = r"\(2, 7, 3\).*To do: .*keras\.Input\(\(None,\)\).*Exported with symbolic sizes"
+    with pytest.raises(StructureError, match=f"(?s){message}"):
+        layer(longer)
+    begun = keras.Sequential([keras.Input((None, 3)), ExportedLayer(total, params=params)])
+    rows, length = jax.export.symbolic_shape("b, t")
+    exported = jax.export.export(jax.jit(total))(
+        params, jax.ShapeDtypeStruct((rows, length, 3), "float32")
+    )
+    for cured in (begun, ExportedLayer(exported, params=params)):
+        for array in (x, longer):
+            np.testing.assert_allclose(cured(array), total(params, array), rtol=1e-6)

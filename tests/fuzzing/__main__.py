@@ -3,12 +3,14 @@
     python -m tests.fuzzing [SUITE] [--seconds N] [--seed N] [--count N]
     python -m tests.fuzzing summary [SUITE] [--file FILE]
 
-A suite is `programs` (JAX programs), `call_tf` (TensorFlow functions in JAX), `files` (mutations of
-SavedModels), or `all`, which is the default and shares the time out. Programs that are wrong are
-reduced to a few lines and printed; all that was run is in `.fuzz/SUITE.jsonl`, where the next run
-goes on. The mutations are coverage-guided where atheris is installed, and seeded otherwise; what
-ends in anything but a value or an `InteropError` is left behind in the folder `.fuzz`, next to the
-inputs that were found to reach something new.
+A suite is `programs` (JAX programs), `call_tf` (TensorFlow functions in JAX), `plain` (programs
+that an optimizer is tempted to rewrite, as files of TensorFlow's own operations in a session
+without XLA), `files` (mutations of SavedModels), or `all`, which is the default and shares the time
+out. Programs that are wrong are reduced to a few lines and printed, and at the end how many arrays
+were compared; all that was run is in `.fuzz/SUITE.jsonl`, where the next run goes on. The mutations
+are coverage-guided where atheris is installed, and seeded otherwise; what ends in anything but a
+value or an `InteropError` is left behind in the folder `.fuzz`, next to the inputs that were found
+to reach something new.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ def _files(seconds: float, seed: int) -> None:
 
 def _main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzzing")
-    parser.add_argument("suite", nargs="*", default=["all"], help="all, files, programs, call_tf")
+    parser.add_argument(
+        "suite", nargs="*", default=["all"], help="all, files, programs, call_tf, plain"
+    )
     parser.add_argument("--seconds", type=float, default=600, help="how long")
     parser.add_argument("--seed", type=int, help="the first one; by default the next one")
     parser.add_argument("--count", type=int, help="how many programs")
@@ -85,7 +89,8 @@ def _main() -> None:
             file = options.file or FOLDER / f"{name}.jsonl"
             limits = {"seconds": share, "count": options.count, "first": options.seed}
             limits["x64"] = None if options.x64 is None else bool(options.x64)
-            campaign(name, file, **limits, tell=lambda text: print(text, flush=True))
+            records = campaign(name, file, **limits, tell=lambda text: print(text, flush=True))
+            print(name, summary(records), flush=True)
     if options.suite[-1] in ("all", "files"):
         _files(share, options.seed or 1_000_000)
 

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.fuzzing.plain_programs import generating as hostile
+from tests.fuzzing.plain_programs.statements import HOSTILE
 from tests.fuzzing.programs import accuracy, campaign, checks, rehearsal, suite
 from tests.fuzzing.programs.checks import Found
 from tests.fuzzing.programs.generating import generate
@@ -267,3 +269,40 @@ def test_deaths_and_hangs_are_those_of_their_seeds(tmp_path, monkeypatch):
     assert "7 programs: 5 right, 1 killed, 1 hung" in text
     more = campaign.campaign("rehearsal", file, count=2)
     assert [record["seed"] for record in more] == [7, 8]  # it goes on where it was
+
+
+def test_hostile_programs_are_as_they_were_meant(tmp_path):
+    """Files of plain operations in a session, with the default optimizer and without XLA."""
+    records = campaign.campaign("plain", tmp_path / "plain.jsonl", first=0, count=40, x64=False)
+    print(campaign.summary(records))
+    outcomes = [outcome for record in records for outcome in record["outcomes"]]
+    assert not [outcome for outcome in outcomes if outcome["kind"] in FAILURES]
+    assert sum(outcome.get("comparisons", 0) for outcome in outcomes) > 100
+    assert "comparisons" in campaign.summary(records)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hostile_programs_have_every_hostile_thing():
+    with enable_x64(False):
+        programs = [hostile.generate(seed, x64=False) for seed in range(2 * len(HOSTILE))]
+    drawn = {statement.template for program in programs for statement in program.statements}
+    assert {template.name for template in HOSTILE} - drawn == set()
+    arguments = [argument for program in programs for argument in program.arguments]
+    assert {argument.name[:-1] for argument in arguments} == {*hostile.NAMES}
+    assert any(argument.domain == "special" for argument in arguments)
+    assert any(argument.shape[:1] == (0,) for argument in arguments)
+    assert any(argument.shape[:1] == (1,) for argument in arguments)
+    assert any(program.option("batches") == (1,) for program in programs)
+    sources = "".join(program.source() for program in programs)
+    assert all(f'"{key}"' in sources for key in list(hostile.KEYS.values())[:4])
+    special = Argument("x", (400,), "float32", "special").draw({}, 0)
+    assert np.isnan(special).any()
+    assert np.isinf(special).any()
+    assert (np.signbit(special) & (special == 0)).any()
+    assert any(0 < abs(number) < np.finfo(np.float32).tiny for number in special)
+    reads = [{name for s in program.statements for name in s.operands} for program in programs]
+    unread = [
+        {a.name for a in program.arguments} - names
+        for program, names in zip(programs, reads, strict=True)
+    ]
+    assert any(unread)

@@ -105,6 +105,8 @@ def measure(
 def table(record: Mapping[str, Any], families: Mapping[str, Sequence[str]]) -> str:
     """Return the section of the page: a table of counts, then one of each family.
 
+    Functions with the same results share a row.
+
     Args:
         record: what was measured.
         families: the names of the functions of each family.
@@ -120,12 +122,14 @@ def table(record: Mapping[str, Any], families: Mapping[str, Sequence[str]]) -> s
         lines.append(f"| {family} | {len(names)} | {' | '.join(counts)} |")
     for family, names in families.items():
         lines += ["", f"### {family[0].upper()}{family[1:]}", ""]
-        lines += ["| function |" + "".join(f" {column} |" for column in COLUMNS)]
+        lines += ["| functions |" + "".join(f" {column} |" for column in COLUMNS)]
         lines += ["|---|" + "---|" * len(COLUMNS)]
-        lines += [
-            f"| `{name}` | {' | '.join(cells[name][column] for column in COLUMNS)} |"
-            for name in names
-        ]
+        rows: dict[tuple[str, ...], list[str]] = {}
+        for name in names:
+            rows.setdefault(tuple(cells[name][column] for column in COLUMNS), []).append(
+                f"`{name}`"
+            )
+        lines += [f"| {', '.join(alike)} | {' | '.join(row)} |" for row, alike in rows.items()]
         lines += _reasons(record["reasons"], names)
     return "\n".join(lines)
 
@@ -137,17 +141,16 @@ def _count(words: Sequence[str]) -> str:
 
 def _reasons(reasons: Mapping[str, Mapping[str, str]], names: Sequence[str]) -> Iterator[str]:
     """Yield why functions are not right, but for TFLite, whose reasons are in the record."""
-    found = [
-        (name, column, reason)
-        for name in names
-        for column, reason in reasons.get(name, {}).items()
-        if column != _OF_CONVERTER
-    ]
+    found: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        for column, reason in reasons.get(name, {}).items():
+            if column != _OF_CONVERTER:
+                sentence = reason.partition(" To do:")[0].replace("`", "'")
+                found.setdefault((column, sentence), []).append(f"`{name}`")
     if found:
         yield ""
-    for name, column, reason in found:
-        sentence = reason.partition(" To do:")[0].replace("`", "'")
-        yield f"- `{name}`, {column}: `{sentence}`"
+    for (column, sentence), alike in found.items():
+        yield f"- {', '.join(alike)}, {column}: `{sentence}`"
 
 
 def names_of_families() -> dict[str, list[str]]:

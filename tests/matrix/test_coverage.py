@@ -65,16 +65,17 @@ def test_a_table_counts_and_says_why(tmp_path):
     made_up = {
         "date": "2030-01-01",
         "versions": {"jax": "1.0"},
-        "cells": {"a": cells, "b": {**cells, "gradient": "–", "ONNX": "refused"}},
+        "cells": {"a": cells, "a2": cells, "b": {**cells, "gradient": "–", "ONNX": "refused"}},
         "reasons": {"b": {"ONNX": "DtypeError: no. To do: nothing.", "TFLite": "not shown"}},
     }
-    lines = coverage.table(made_up, {"family": ["a", "b"], "new": ["c"]}).splitlines()
+    lines = coverage.table(made_up, {"family": ["a", "b", "a2"], "new": ["c"]}).splitlines()
     count = len(coverage.COLUMNS)
     assert "| `c` |" + " not measured |" * count in lines
     assert "| new | 1 |" + " 1 not measured |" * count in lines
     assert lines[0] == "Measured on 2030-01-01 with jax 1.0."
-    counts = "| family | 2 | 2 right | 1 right | 2 right | 1 right, 1 refused |" + " 2 right |" * 2
+    counts = "| family | 3 | 3 right | 2 right | 3 right | 2 right, 1 refused |" + " 3 right |" * 2
     assert counts in lines
+    assert "| `a`, `a2` |" + " right |" * count in lines
     assert "| `b` | right | – | right | refused | right | right |" in lines
     assert [line for line in lines if line.startswith("- ")] == ["- `b`, ONNX: `DtypeError: no.`"]
     page = tmp_path / "page.md"

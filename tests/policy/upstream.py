@@ -45,6 +45,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "bridge.checking_gradients.pullbacks",
         "bridge.serving",
         "bridge.testing",
+        "bridge.verifying.composed_run",
         "bridge.verifying.tensorflow_probes",
         "bridge.verifying.tensorflow_run",
         "bridge.tf_keras",

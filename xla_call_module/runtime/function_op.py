@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -10,7 +10,6 @@ import tensorflow as tf
 from xla_call_module._tf import (
     function_body,
     graph_operation_maker,
-    register_function,
     stop_recording,
 )
 from xla_call_module.call import CallModule
@@ -105,39 +104,23 @@ class FunctionOp(Op):
     def _function_of_operations(self) -> Any:
         """Return the concrete function, which is traced once, outside of whatever runs it.
 
-        TensorFlow vectorizes the functions that it has traced, and no others.
+        So are the bodies of its loops and branches: TensorFlow vectorizes the functions that it has
+        traced, and no others.
         """
         if self._traced is None:
             with tf.init_scope(), tf.device(None):
-                main, *others = self._read_definitions()
-                for other in others:
-                    register_function(other)
-                body = function_body(main)
-                definition = body.as_graph_def()
-                # A graph hands on to files what was imported together with its nodes.
-                definition.library.function.extend(others)
-                arguments = [tensor.name for tensor in body.inputs]
-                results = [tensor.name for tensor in body.outputs]
-
-                def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
-                    given = dict(zip(arguments, self._compared(tensors), strict=True))
-                    made: list[tf.Tensor] = tf.graph_util.import_graph_def(
-                        definition, input_map=given, return_elements=results, name=""
-                    )
-                    return made
-
-                signature = [
-                    tf.TensorSpec(spec.static_shape, tf.as_dtype(spec.dtype.enum), f"arg_{index}")
-                    for index, spec in enumerate(self.call.operands)
-                ]
-                function = tf.function(
-                    run,
-                    input_signature=signature,
-                    autograph=False,
-                    experimental_attributes={NOT_INLINED: True, NOT_OPTIMIZED: True},
-                )
-                self._traced = function.get_concrete_function()
+                main, *bodies = self._read_definitions()
+                traced: dict[str, Any] = {}
+                for definition in bodies:  # each behind those that it names
+                    traced[definition.signature.name] = _trace(definition, traced)
+                self._traced = _trace(main, traced, self._signature(), self._compared)
         return self._traced
+
+    def _signature(self) -> list[tf.TensorSpec]:
+        return [
+            tf.TensorSpec(spec.static_shape, tf.as_dtype(spec.dtype.enum), f"arg_{index}")
+            for index, spec in enumerate(self.call.operands)
+        ]
 
     def _compared(self, operands: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         """Return tensors that are there once their sizes were compared."""
@@ -157,3 +140,50 @@ class FunctionOp(Op):
         for definition in self._definitions:
             library.function.add().ParseFromString(definition)
         return list(library.function)
+
+
+def _trace(
+    definition: Any,
+    traced: Mapping[str, Any],
+    signature: Sequence[tf.TensorSpec] | None = None,
+    prepare: Callable[[Sequence[tf.Tensor]], Sequence[tf.Tensor]] | None = None,
+) -> Any:
+    """Return the concrete function of a FunctionDef.
+
+    Args:
+        definition: the FunctionDef.
+        traced: the functions that its nodes name.
+        signature: what it takes; by default what the FunctionDef says.
+        prepare: what is done to its arguments first. What has it is not inlined.
+    """
+    used = {}
+    for node in definition.node_def:
+        for attribute in node.attr.values():
+            if attribute.func.name in traced:
+                function = used[attribute.func.name] = traced[attribute.func.name]
+                attribute.func.name = tf.compat.as_str(function.name)
+    body = function_body(definition)
+    nodes = body.as_graph_def()
+    nodes.ClearField("library")
+    arguments, results = ([one.name for one in ends] for ends in (body.inputs, body.outputs))
+
+    def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        for function in used.values():
+            function.add_to_graph(tf.compat.v1.get_default_graph())
+        given = tensors if prepare is None else prepare(tensors)
+        made: list[tf.Tensor] = tf.graph_util.import_graph_def(
+            nodes,
+            input_map=dict(zip(arguments, given, strict=True)),
+            return_elements=results,
+            name="",
+        )
+        return made
+
+    attributes = {NOT_OPTIMIZED: True} | ({} if prepare is None else {NOT_INLINED: True})
+    specs = [tf.TensorSpec(one.shape, one.dtype) for one in body.inputs]
+    return tf.function(
+        run,
+        input_signature=specs if signature is None else signature,
+        autograph=False,
+        experimental_attributes=attributes,
+    ).get_concrete_function()

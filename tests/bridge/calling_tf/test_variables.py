@@ -221,3 +221,45 @@ def test_variables_on_another_device_than_the_first_cpu(preloaded_python):
     command = [preloaded_python, "-W", "error", "-c", _ON_ANOTHER_DEVICE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+class Wide(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = tf.Variable([1.0, 2.0, 3.0], name="scale")
+        self.wide = tf.Variable([0.1, 0.2, 0.3], dtype=tf.float64, name="wide")
+
+    def __call__(self, x):
+        return tf.cast(tf.cast(x * self.scale, tf.float64) * self.wide, tf.float32)
+
+
+def test_floats_of_64_bits_have_gradients_only_where_jax_has_them():
+    module = Wide()
+    wide = module.wide.numpy()
+
+    def loss(function):
+        return lambda *given: (function(*given) ** 2).sum()
+
+    def expected(variables, x):
+        factor = variables.get("wide", wide).astype(x.dtype)
+        return x * variables["scale"].astype(x.dtype) * factor
+
+    for is_wide in (False, True):
+        with enable_x64(is_wide):
+            called = bridge.call_tf(module, variables="argument")
+            variables = called.variables(X)
+            assert sorted(variables) == (["scale", "wide"] if is_wide else ["scale"])
+            found = jax.jit(jax.grad(loss(called), (0, 1)))(variables, X)
+            wanted = jax.grad(loss(expected), (0, 1))(variables, jnp.asarray(X))
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, wanted)
+
+
+def test_bits_of_a_float_of_64_are_not_differentiated():
+    """Forward mode of a function that is linear in the variable, whose bits are an input."""
+    module = Wide()
+    live = bridge.call_tf(module)
+    with enable_x64(False):
+        _, tangent = jax.jvp(live, (jnp.asarray(X),), (jnp.ones(3, np.float32),))
+        np.testing.assert_allclose(tangent, module.scale.numpy() * module.wide.numpy(), rtol=1e-6)
+        compiled = next(iter(live._bound.values()))
+        assert [spec.dtype for spec in compiled.specs] == [np.float32, np.uint32]

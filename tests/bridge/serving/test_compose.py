@@ -144,7 +144,7 @@ def test_verify_finds_what_is_around_the_call(tmp_path, noise, preloaded):
     )  # fmt: skip
     report = bridge.verify(folder, quick=True)
     (row,) = [row for row in report.rows if row.signature == "serving_default"]
-    assert row.inputs.startswith("random, JAX between")
+    assert row.inputs.startswith("random, around JAX")
     assert report.passed == (noise == 0)
     assert row.problem == "" or row.problem.startswith("sum ")
 
@@ -260,7 +260,7 @@ class TestTokenizer:
         report = bridge.verify(folder, inputs=inputs)
         (row,) = report.rows
         assert (row.signature, row.problem) == ("serving_default", "")
-        assert row.inputs == "given, JAX between preprocess and postprocess"
+        assert row.inputs == "given, around JAX"
 
     def test_a_process_without_the_functions(self, folder, preloaded_python):
         code = (

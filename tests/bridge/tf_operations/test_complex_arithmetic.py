@@ -71,3 +71,13 @@ def test_a_complex_product_and_convolution():
         return lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=numbers)
 
     check(convolve, image.astype(np.complex64), kernel.astype(np.complex64), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["complex64", "complex128"])
+def test_signs_and_powers_of_infinities(name):
+    parts = (*_PARTS, np.inf, -np.inf, np.nan)
+    every = np.array([complex(*pair) for pair in itertools.product(parts, repeat=2)], name)
+    exponents = np.array([2, 0.5, -1, 0, -3, 1j, 1 + 1j, 2 - 1j], name)
+    bases, powers = (part.reshape(-1) for part in np.meshgrid(every, exponents))
+    check(lambda x: lax.sign(x), every)
+    check(lambda x, y: [x**y, x**2, x**0.5], bases, powers)

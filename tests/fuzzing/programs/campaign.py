@@ -23,6 +23,7 @@ __all__ = ["SUITES", "campaign", "read", "summary"]
 SUITES = {
     "programs": "tests.fuzzing.programs.suite",
     "call_tf": "tests.fuzzing.tf_programs.suite",
+    "plain": "tests.fuzzing.plain_programs.suite",
 }
 CHUNK = 150
 # Of one program: seconds of CPU, so that a busy machine is no hang, and of waiting.
@@ -194,9 +195,9 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 def _counts(records: list[dict[str, Any]]) -> str:
     kinds = Counter(o["kind"] for record in records for o in record["outcomes"])
-    return f"{len(records)} programs: " + ", ".join(
-        f"{n} {kind}" for kind, n in kinds.most_common()
-    )
+    arrays = sum(o.get("comparisons", 0) for record in records for o in record["outcomes"])
+    ends = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
+    return f"{len(records)} programs: {ends}" + (f"; {arrays} comparisons" if arrays else "")
 
 
 def summary(records: list[dict[str, Any]]) -> str:

@@ -249,6 +249,35 @@ def check_plain(case: Case) -> Iterator[Found]:
         yield dataclasses.replace(found, orders=_as_simplified(case, found))
 
 
+def check_session(case: Case) -> Iterator[Found]:
+    """Saved as TensorFlow's own operations, and run by a session with its default options.
+
+    Gradients, where they are compared, are those of the loaded file.
+    """
+    path = str(case.folder / "plain")
+    bridge.save(case.exported, path, operations="tensorflow", gradient_order=case.order)
+    signature = savedmodel.read(path).signatures[0]
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        meta = tf.compat.v1.saved_model.load(session, ["serve"], path)
+        definition = meta.signature_def["serving_default"]
+        fetches = {
+            index: definition.outputs[name].name for name, index in signature.outputs.items()
+        }
+        for sizes in case.batches:
+            leaves = case.leaves(sizes)
+            feed = {
+                definition.inputs[name].name: np.asarray(leaves[index])
+                for name, index in signature.inputs.items()
+            }
+            found = session.run(fetches, feed)
+            values = [np.asarray(found[index]) for index in range(len(found))]
+            made = Found("session", sizes, [values])
+            yield dataclasses.replace(made, orders=_as_simplified(case, made))
+    if case.order:
+        for made in _loaded(case, "plain file", path):
+            yield dataclasses.replace(made, orders=_as_simplified(case, made))
+
+
 def _as_simplified(case: Case, found: Found) -> Orders:
     """What was found, with the reference for a NaN that JAX has, too, operation by operation.
 
@@ -372,6 +401,7 @@ def _cast_one(array: Any, dtype: np.dtype[Any]) -> Any:
 
 RUNNERS: Mapping[str, Callable[[Case], Iterator[Found]]] = {
     "save": check_save,
+    "session": check_session,
     "resave": check_resave,
     "load": check_load,
     "convert": check_convert,

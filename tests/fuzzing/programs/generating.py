@@ -28,6 +28,8 @@ from tests.fuzzing.programs.reducing import needed
 from tests.fuzzing.programs.statements import STATEMENTS, Draw, Template, kind_of, takes, write
 
 __all__ = [
+    "Value",
+    "aval_of",
     "combine_levels",
     "draw_arguments",
     "draw_operands",
@@ -36,6 +38,7 @@ __all__ = [
     "draw_statements",
     "draw_tree",
     "generate",
+    "statement_of",
 ]
 
 _NARROW = {
@@ -53,7 +56,9 @@ _HALF_LEVEL = 7
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
+class Value:
+    """A value that later statements may take: its name, its aval, and how large it is."""
+
     name: str
     aval: Any
     level: float
@@ -65,11 +70,11 @@ def generate(seed: int, *, x64: bool) -> Program:
     due = STATEMENTS[seed % len(STATEMENTS)]
     arguments = draw_arguments(rng, due, x64=x64)
     scope = jax.export.SymbolicScope()
-    values = [_Value(a.name, _aval(a, scope), 2.0) for a in arguments]
+    values = [Value(a.name, aval_of(a, scope), 2.0) for a in arguments]
     count = min(rng.randint(3, 15), rng.randint(3, 15))
 
-    def make(templates: list[Template] | None, target: str) -> tuple[Statement, _Value] | None:
-        return _statement(rng, templates or _picked(rng), values, target, x64=x64)
+    def make(templates: list[Template] | None, target: str) -> tuple[Statement, Value] | None:
+        return statement_of(rng, templates or _picked(rng), values, target, x64=x64)
 
     statements = draw_statements(rng, [due] * _ATTEMPTS_OF_ONE, count, values, make)
     kept, results = draw_results(rng, statements, values, len(arguments), due.name)
@@ -166,7 +171,8 @@ def _dtype_of(rng: random.Random, kinds: str, weights: Mapping[str, float]) -> s
     return rng.choices(list(fit), list(fit.values()))[0]
 
 
-def _aval(argument: Argument, scope: jax.export.SymbolicScope) -> Any:
+def aval_of(argument: Argument, scope: jax.export.SymbolicScope) -> Any:
+    """Return the aval of an argument."""
     text = ",".join(map(str, argument.shape))
     shape = jax.export.symbolic_shape(f"({text},)" if text else "()", scope=scope)
     return jax.ShapeDtypeStruct(shape, numpy_dtype(argument.dtype), weak_type=argument.weak)
@@ -176,15 +182,15 @@ def _picked(rng: random.Random) -> list[Template]:
     return rng.choices(STATEMENTS, [template.weight for template in STATEMENTS], k=_ATTEMPTS)
 
 
-def _statement(
+def statement_of(
     rng: random.Random,
     templates: Sequence[Template],
-    values: list[_Value],
+    values: list[Value],
     target: str,
     *,
     x64: bool,
-) -> tuple[Statement, _Value] | None:
-    """Of the first template that fits, with its result."""
+) -> tuple[Statement, Value] | None:
+    """Return a statement of the first template that fits, with its result."""
     for template in templates:
         operands = draw_operands(rng, template, values)
         if operands is None:
@@ -212,15 +218,15 @@ def _statement(
             template=template.name,
             preamble=(preamble,) if preamble else (),
         )
-        return statement, _Value(target, aval, level)
+        return statement, Value(target, aval, level)
     return None
 
 
 def draw_operands(
-    rng: random.Random, template: Template, values: list[_Value]
-) -> list[_Value] | None:
+    rng: random.Random, template: Template, values: list[Value]
+) -> list[Value] | None:
     """Operands that the template takes; late values are likelier."""
-    chosen: list[_Value] = []
+    chosen: list[Value] = []
     for position, kinds in enumerate(template.kinds):
         fit = [value for value in values if _fits(kinds, value.aval, chosen)]
         if position == 0:
@@ -233,7 +239,7 @@ def draw_operands(
     return chosen
 
 
-def _fits(kinds: str, aval: Any, chosen: list[_Value]) -> bool:
+def _fits(kinds: str, aval: Any, chosen: list[Value]) -> bool:
     if kinds[0] not in "=~":
         return takes(kinds, aval.dtype)
     other = chosen[int(kinds[-1])].aval
@@ -277,7 +283,7 @@ def _trace(text: str, preamble: str, avals: list[Any]) -> Any:
 def draw_results(
     rng: random.Random,
     statements: list[Statement],
-    values: list[_Value],
+    values: list[Value],
     arguments: int,
     due: str,
 ) -> tuple[tuple[Statement, ...], list[str]]:

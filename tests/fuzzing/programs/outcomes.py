@@ -31,6 +31,7 @@ class Outcome:
         compared: how many elements were.
         skipped: how many were not, since they jump.
         warned: the warnings.
+        comparisons: how many arrays were compared.
     """
 
     check: str
@@ -39,6 +40,7 @@ class Outcome:
     compared: int = 0
     skipped: int = 0
     warned: tuple[str, ...] = ()
+    comparisons: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Without what is empty."""
@@ -55,10 +57,12 @@ class Outcome:
 
 
 # What TensorFlow itself cannot do: tapes make zeros for results that have no cotangent, and it has
-# none of float8. Where that is an error's cause, its text says nothing.
+# none of float8. Where that is an error's cause, its text says nothing. And factorizations raise
+# where JAX's have NaN, as docs/how-to/servers_without_xla.md says.
 _LIMITS = re.compile(
     r"No OpKernel was registered to support Op 'ZerosLike'.*DT_FLOAT8"
     r"|Error while casting from dtype int64 to float8_\w+"
+    r"|decomposition was not successful|Input matrix is not invertible"
 )
 
 

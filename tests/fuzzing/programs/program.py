@@ -72,7 +72,7 @@ class Argument:
         name: in the program.
         shape: a dimension may be the name of a dimension variable.
         dtype: its name.
-        domain: of its values: `normal`, `positive`, `unit`, `wide` or `index`.
+        domain: of its values: `normal`, `positive`, `unit`, `wide`, `special` or `index`.
         weak: whether it is a Python number.
     """
 
@@ -108,7 +108,15 @@ def _reals(rng: np.random.Generator, shape: tuple[int, ...], domain: str) -> Any
         case "wide":  # zeros, ties, and numbers of many magnitudes
             exact = rng.choice([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 10.0, 1e-3, 30.0], shape)
             return np.where(rng.random(shape) < 0.7, exact, rng.normal(size=shape))
+        case "special":
+            return np.where(
+                rng.random(shape) < 0.3, rng.choice(_SPECIAL, shape), rng.normal(size=shape)
+            )
     return rng.normal(size=shape)
+
+
+# What is no usual number: of float32 denormal and the largest, too.
+_SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 3e38, -3e38, 1.2e-38, 6e4, 1e10)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ def _shapes_agree(case: Case, sizes: Any) -> None:
 
 
 def _check(case: Case, name: str) -> Outcome:
-    compared = skipped = 0
+    compared = skipped = comparisons = 0
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ways = RUNNERS[name](case)
@@ -104,16 +104,18 @@ def _check(case: Case, name: str) -> Outcome:
                 refused = isinstance(error, InteropError)
                 if not refused and (reason := _fails_in_jax(case)):
                     return Outcome(name, "inapplicable", f"fails in JAX as well: {reason}")
-                return of_exception(name, error, compared=compared, skipped=skipped)
+                counts = {"compared": compared, "skipped": skipped, "comparisons": comparisons}
+                return of_exception(name, error, **counts)
             if found is None:
                 break
             difference = compare(case, found)
             compared += difference.size
             skipped += difference.skipped
+            comparisons += sum(map(len, found.orders))
             if difference.text:
-                return Outcome(name, "wrong", difference.text, compared, skipped)
+                return Outcome(name, "wrong", difference.text, compared, skipped, (), comparisons)
     warned = tuple(dict.fromkeys(str(w.message)[:100] for w in caught if _is_ours(w)))
-    return Outcome(name, "right", "", compared, skipped, warned)
+    return Outcome(name, "right", "", compared, skipped, warned, comparisons)
 
 
 def _is_ours(warning: warnings.WarningMessage) -> bool:
