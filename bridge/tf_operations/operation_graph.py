@@ -244,13 +244,21 @@ class Graph(TensorGraph):
             for graph, values in ((cond, tested), (body, carried)):
                 graph.retype_input(number, values[number].name)
             results[number] = row.write(body, carried[number].name)
+        # TF.js frees what a body makes and does not return, rows in its lists, too
+        # (tfjs-converter/src/executor/graph_executor.ts, `_executeAsync`).
+        for kept in [each.row for each in lists.values()] if self.for_converters else ():
+            kinds.append((kept.shape, kept.dtype))
+            given.append(nodes.constant_like(kept, 0).broadcast_to(kept.shape))
+            results.append(kept)
+            for graph, name in ((cond, "tested"), (body, "carried")):
+                graph.add_input(graph.unique(name), kept.dtype, kept.shape)
         for value in results:
             body.add_result(value)
         inputs = [self.expand(init) for init in given]
         made = self.nodes_of("While", inputs, kinds, cond=cond, body=body)
         for number, row in lists.items():
             made[number] = row.stack(self, made[number], inits[number])
-        return made
+        return made[: len(inits)]
 
     def retype_input(self, number: int, name: str) -> None:
         """Make an input one that is a list of rows."""
