@@ -45,6 +45,7 @@ TESTED = {
         TABLES: "exported tensorflow platforms",
         "tests/bridge/test_retarget_file.py": "to disabled_checks linalg lift operations overwrite",
         "tests/savedmodel/test_gradient_orders.py": "gradient_order",
+        "tests/bridge/test_for_converters.py": "for_converters",
     },
     "save": {
         TABLES: "model path params args platforms trainable inputs outputs gradient_order "
@@ -52,6 +53,7 @@ TESTED = {
         "batch_buckets defaults operations",
         "tests/bridge/test_save.py": "overwrite",
         "tests/bridge/core/test_updates.py": "updates",
+        "tests/bridge/test_for_converters.py": "for_converters",
     },
     "save_litert": {
         "tests/bridge/litert/test_conversion_files.py": "model path params args signatures "
