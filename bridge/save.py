@@ -99,123 +99,126 @@ def save(
     *,
     params: Any = None,
     args: Any = None,
-    platforms: Sequence[str] | None = None,
-    trainable: Any = True,
+    updates: Updates | None = None,
     inputs: Names | Mapping[str, Names] | None = None,
     outputs: Names | Mapping[str, Names] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    trainable: Any = True,
     gradient_order: int | None = None,
     residuals: bool = False,
     hoist_constants: int | None = HOISTED_FROM,
     tensorflow: str | None = None,
-    disabled_checks: Sequence[Check] = (),
+    platforms: Sequence[str] | None = None,
+    operations: OperationsOption = XLA,
+    for_converters: bool = False,
+    batch_buckets: Buckets | None = None,
     linalg: LinalgOption = "portable",
+    disabled_checks: Sequence[Check] = (),
     overwrite: bool = False,
     num_shards: int | None = None,
     manifest: bool = False,
-    batch_buckets: Buckets | None = None,
-    defaults: Mapping[str, Any] | None = None,
-    updates: Updates | None = None,
-    operations: OperationsOption = XLA,
-    for_converters: bool = False,
 ) -> WrittenFile:
     """Write a SavedModel that every TensorFlow loader reads. TensorFlow need not be installed.
 
-    In TensorFlow the loaded object has a function for each signature under its key and is itself
+    In TensorFlow the loaded object has a function for each signature under its key, and is itself
     callable as the default one, `serving_default` or else the first, both with the pytrees of the
-    exported function; the parameters are `tf.Variable`s under `.params`, also listed in
-    `.variables` and `.trainable_variables`. Classes that TensorFlow does not know are dicts there,
+    exported function. The parameters are `tf.Variable`s under `.params`, also listed in
+    `.variables` and `.trainable_variables`. Classes that TensorFlow does not have are dicts there,
     and dict keys that are no strings their text.
 
-    A function that was exported for several devices keeps its shardings: in its module, and in the
-    graph for TensorFlow's tools for TPUs. TensorFlow on one CPU or GPU ignores them and computes
-    the same; `bridge.load` has them again.
+    A function that was exported for several devices keeps its shardings. TensorFlow on one CPU or
+    GPU ignores them and computes the same; `bridge.load` has them again.
+
+    The options, in their order:
+
+    - what is saved: `model`, `path`, `params`, `args`, `updates`;
+    - names, and what is trainable: `inputs`, `outputs`, `defaults`, `trainable`;
+    - gradients: `gradient_order`, `residuals`, `hoist_constants`;
+    - for whom: `tensorflow`, `platforms`, `operations`, `for_converters`, `batch_buckets`,
+      `linalg`, `disabled_checks`;
+    - how it is written: `overwrite`, `num_shards`, `manifest`.
 
     Args:
-        model: an `Exported`, or the path of a file with what its `serialize` returned, in whatever
-            version of JAX, also one that JAX refuses as expired; or a mapping from signature keys
-            to them; the key of a single one is `serving_default`. Or what is exported here: a
-            function, or a module of Flax (linen or nnx), Haiku, Equinox or, on its JAX backend,
-            Keras, as it is for inference. What these do not train, such as batch statistics, is not
-            trainable. In a mapping, functions and modules that share their parameters may stand
-            beside `Exported`s.
+        model: an `Exported`, or the path of a file that its `serialize` wrote, in any version of
+            JAX, also one that JAX refuses as expired; or what is exported here: a function, or a
+            module of Flax (linen or nnx), Haiku, Equinox or, on its JAX backend, Keras, in
+            inference mode. Variables that these do not train, such as batch statistics, are not
+            trainable. Or a mapping from signature keys to these, which share their parameters; the
+            key of a single one is `serving_default`.
         path: the folder to make, or an address such as `gs://bucket/model` where etils is
             installed. It appears whole or not at all.
         params: the pytree that is the first positional argument of every `Exported`, or of the
             function; for linen modules and Haiku's functions what `init` returned. Keras, nnx and
             Equinox hold their parameters themselves. Its leaves become variables, named by their
-            pytree path and shared by all signatures. They are streamed: no copy of them is made. An
-            array that is sharded over devices is written in slices, or whole where TensorFlow reads
-            no slices of its dtype (float16, float8 and unsigned integers but uint8), shard by
-            shard, and never gathered. Where one is on devices of several processes of
-            `jax.distributed`, all of them call `save` with the same arguments, and each writes
-            the shards that it holds, replicas once; `path` is on a file system that they share.
-            Process 0 writes everything else, numpy arrays among the parameters too.
-        args: where a function or a module is exported here, its arguments after the parameters: a
-            text such as `"f32[b,28,28], mask=bool[b]"`, where `?` or `None` is a dimension without
-            a name, unlike all others, and `key<fry>[]` a typed PRNG key; or a tuple with a pytree
-            for each, of such texts, `jax.ShapeDtypeStruct`s or arrays; a mapping for keyword
-            arguments. A functional
-            or sequential Keras model knows its own. Of several functions they are those of all, or
-            a mapping from signature keys to them.
-        platforms: what it is exported for; by default cpu, cuda and tpu.
-        trainable: a bool, or a prefix of `params` with bools. Integers are never trainable.
+            pytree path, shared by all signatures, and streamed without a copy. Sharded arrays are
+            written shard by shard, never gathered: in slices, or whole where TensorFlow reads no
+            slices of the dtype (float16, float8 and unsigned integers but uint8). If one is on
+            devices of several processes of `jax.distributed`, all of them call `save` with the same
+            arguments and a `path` on a shared file system. Each writes its shards, replicas once,
+            and process 0 all else, numpy arrays among the parameters too.
+        args: the arguments after the parameters of a function or a module: a text such as
+            `"f32[b,28,28], mask=bool[b]"`, where `?` or `None` is a dimension without a name,
+            unlike all others, and `key<fry>[]` a typed PRNG key; or a tuple with a pytree for each,
+            of such texts, `jax.ShapeDtypeStruct`s or arrays; or a mapping for keyword arguments. A
+            functional or sequential Keras model has its own. For several functions they are those
+            of all, or a mapping from signature keys to them.
+        updates: where the new parameters stand in what the function returns, so that each call
+            assigns them to the variables and returns the rest: a position in the tuple of results,
+            such as 0 for `(new_state, metrics)`, for all of the parameters or a part of them; or
+            positions by the keys of parts, as `{"cache": 1}`; with several signatures a mapping
+            from the keys of those that assign to these. A function that returns nothing else has
+            them at 0, and its signature has one output, `updated`, which is true. A call is atomic:
+            XLA compiles it as a whole, and TensorFlow locks the variables meanwhile, so that
+            concurrent requests see no half state and lose no step. Numbers among the parameters
+            become arrays.
         inputs: names for the signature's inputs: a sequence, one for each leaf of the arguments, or
             a mapping from default names to new ones; with several signatures also a mapping from
             signature keys to these. By default the arguments' names, with the path into them.
         outputs: the same for the results; by default their pytree paths, `output_0` for a single
             one without.
-        gradient_order: how many times TensorFlow can differentiate what it has loaded, with respect
-            to inputs and variables; by default once, and with `for_converters` not at all, as with
-            0. Forward mode needs one order more, and
-            so do calls with parameters under a persistent tape, whose gradient TensorFlow prepares
-            to be differentiated.
-        residuals: whether each function keeps what its first gradient needs, for less time and more
-            memory than computing the forward pass again takes. The results are the same.
-        hoist_constants: from how many bytes on an array that the function closes over is stored
-            once, as a variable under `.constants`, instead of in the module of the function and of
-            each of its gradients; None for never.
-        tensorflow: the oldest TensorFlow that must read the file, such as `"2.18"`; by default as
-            old as the computation allows unchanged.
-        disabled_checks: safety checks that TensorFlow leaves out, besides those of each `Exported`:
-            `platform`, `shape_assertions`, `custom_call:TARGET`. They hold for gradients, too.
-        linalg: `portable` replaces calls of LAPACK, cuSOLVER and the like by operations that run
-            everywhere, in gradients too; `lapack` leaves them for a TensorFlow that has them.
-        overwrite: whether a SavedModel at `path` is replaced.
-        num_shards: how many files each process puts its parameters in, which it writes at the same
-            time; by default one for each GiB, and 8 at most. The numbers are the same in any.
-        manifest: whether `assets.extra/` gets a list of all files with their hashes, of the
-            versions of Python and the packages, and of the git revision of the function's source.
-        batch_buckets: sizes of batches, such as `(1, 8, 32, 128)`, that the batches of a request
-            are padded to inside the signature, so that TensorFlow compiles a program for each of
-            these sizes and no other one; or a mapping from signature keys to sizes. The batch is
-            the dimension variable that leads the shapes of inputs and results; the last row is
-            repeated, and the results are cut. A batch larger than all sizes runs as it is. The
-            function is run in JAX here, with random inputs, to see that its results stay the same.
         defaults: values for inputs that a request may leave out, by the inputs' names in the
             signature; with several signatures a mapping from signature keys to these. TensorFlow
-            Serving fills them in from its release 2.16 on, a session of any release, and
-            `bridge.load`; TensorFlow's own Python signatures want all inputs, and so does an older
-            Serving.
-        updates: where the new parameters stand in what the function returns, so that each call
-            assigns them to the variables and returns the rest: a position in the tuple of results,
-            such as 0 for `(new_state, metrics)`, whose value is all of the parameters or a part of
-            them; or positions by the keys of parts, as `{"cache": 1}`; with several signatures a
-            mapping from signature keys to these, in which those that only read are missing. A
-            function that returns nothing else has them at 0, and its signature has one output,
-            `updated`, which is true. A call is atomic: XLA compiles it as a whole, and TensorFlow
-            locks the variables meanwhile, so that of two requests at the same time neither sees
-            half a state or loses a step. Numbers among the parameters become arrays.
+            Serving from 2.16 on, a session of any release, and `bridge.load` fill them in;
+            TensorFlow's own Python signatures and an older Serving want all inputs.
+        trainable: a bool, or a prefix of `params` with bools. Integers are never trainable.
+        gradient_order: how many times TensorFlow can differentiate the loaded function, with
+            respect to inputs and variables; by default once, with `for_converters` not at all.
+            Forward mode needs one order more, and so do calls with parameters under a persistent
+            tape, whose gradient TensorFlow prepares to be differentiated.
+        residuals: whether each function stores what its first gradient needs, for less time and
+            more memory than computing the forward pass again. The results are the same.
+        hoist_constants: the size in bytes from which an array that the function closes over is
+            stored once, as a variable under `.constants`, instead of in the module of the function
+            and of each of its gradients; None for never.
+        tensorflow: the oldest TensorFlow that must read the file, such as `"2.18"`; by default as
+            old as the computation allows unchanged.
+        platforms: what it is exported for; by default cpu, cuda and tpu.
         operations: what the file runs: `"xla"`, the module, which XLA compiles; or `"tensorflow"`,
             TensorFlow's own operations, for servers and converters without XLA, and for batches of
             every size at once. JAX reads the same from both, and the gradients are JAX's in both.
-            A mutex of the process makes the calls of `updates` atomic then, `tensorflow` changes
-            nothing, and what differs from platform to platform is that of the CPU.
-        for_converters: with `operations="tensorflow"`, whether the file is for what reads the graph
-            and does not run it, such as the converters of TFLite and TF.js: operations in the open,
+            With `"tensorflow"` a mutex of the process makes the calls of `updates` atomic, the
+            option `tensorflow` changes nothing, and code for several platforms is that of the CPU.
+        for_converters: with `operations="tensorflow"`, whether the file is for converters that read
+            the graph without running it, such as those of TFLite and TF.js: operations in the open,
             sizes of 32 bits, and nothing that compares shapes, refuses gradients or locks
-            variables. What optimizes such a graph may change numbers.
+            variables. Optimizers of such a graph may change numbers.
+        batch_buckets: sizes of batches, such as `(1, 8, 32, 128)`, that the batches of a request
+            are padded to inside the signature, so that TensorFlow compiles programs for these sizes
+            alone; or a mapping from signature keys to sizes. The batch is the dimension variable
+            that leads the shapes of inputs and results; the last row is repeated, and the results
+            are cut. A batch larger than all sizes runs as it is. The function is run in JAX here,
+            with random inputs, to see that its results stay the same.
+        linalg: `portable` replaces calls of LAPACK, cuSOLVER and the like by operations that run
+            everywhere, in gradients too; `lapack` leaves them for a TensorFlow that has them.
+        disabled_checks: safety checks that TensorFlow leaves out, in gradients too, besides those
+            of each `Exported`: `platform`, `shape_assertions`, `custom_call:TARGET`.
+        overwrite: whether a SavedModel at `path` is replaced.
+        num_shards: how many files each process writes its parameters into at the same time; by
+            default one for each GiB, and 8 at most. The numbers are the same in any.
+        manifest: whether `assets.extra/` gets a list of all files with their hashes, of the
+            versions of Python and the packages, and of the git revision of the function's source.
 
-    On a terminal, a bar shows how far it is when it takes longer than two seconds.
+    On a terminal, a bar shows the progress after two seconds.
 
     Returns:
         What was written: the path, so that it stands for one; the signatures with their inputs,

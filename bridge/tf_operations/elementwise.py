@@ -143,15 +143,14 @@ def _divide(graph: Graph, op: Operation) -> Value:
 def _reciprocal(divisor: Value) -> Value | None:
     """Return the reciprocal of a constant, by which XLA multiplies in place of a division.
 
-    It is None where it would not be a normal number (xla/hlo/transforms/simplifiers/
-    algebraic_simplifier.cc, `HandleDivide`).
+    It is flushed to 0 where it is no normal number
+    (xla/hlo/transforms/simplifiers/algebraic_simplifier.cc, `HandleDivide`).
     """
     if divisor.array is None or divisor.dtype not in (np.float32, np.float64):
         return None
     with np.errstate(all="ignore"):
         made = (1 / divisor.array).astype(divisor.dtype)
-    is_normal = np.isfinite(made) & (np.abs(made) >= np.finfo(made.dtype).tiny)
-    return constant_array(made).broadcast_to(divisor.shape) if is_normal.all() else None
+    return constant_array(made).broadcast_to(divisor.shape)
 
 
 def _remainder(graph: Graph, op: Operation) -> Value:

@@ -246,12 +246,12 @@ class Graph(TensorGraph):
             results[number] = row.write(body, carried[number].name)
         # TF.js frees what a body makes and does not return, rows in its lists, too
         # (tfjs-converter/src/executor/graph_executor.ts, `_executeAsync`).
-        for row in [each.row for each in lists.values()] if self.for_converters else ():
-            kinds.append((row.shape, row.dtype))
-            given.append(nodes.constant_like(row, 0).broadcast_to(row.shape))
-            results.append(row)
+        for kept in [each.row for each in lists.values()] if self.for_converters else ():
+            kinds.append((kept.shape, kept.dtype))
+            given.append(nodes.constant_like(kept, 0).broadcast_to(kept.shape))
+            results.append(kept)
             for graph, name in ((cond, "tested"), (body, "carried")):
-                graph.add_input(graph.unique(name), row.dtype, row.shape)
+                graph.add_input(graph.unique(name), kept.dtype, kept.shape)
         for value in results:
             body.add_result(value)
         inputs = [self.expand(init) for init in given]

@@ -122,10 +122,11 @@ def _publish(folder: Path) -> None:
         jax.export.symbolic_shape(f"b, {x.shape[1]}, {x.shape[2]}"), x.dtype
     )
     exported = jax.export.export(jax.jit(models.transformer))(params, batch)
-    bridge.serving.publish(exported, folder / "plain", params=params)
+    bridge.serving.publish(exported, folder / "plain", params=params, operations="xla")
     other = jax.tree.map(lambda weights: weights * 1.01, params)
     bridge.serving.publish(None, folder / "plain", weights=other)
-    bridge.serving.publish(exported, folder / "warm", params=params, warmup=_WARMUP)
+    form = {"operations": "xla"}
+    bridge.serving.publish(exported, folder / "warm", params=params, warmup=_WARMUP, **form)
     np.save(folder / "x.npy", np.resize(x, (max(_WARMUP), *x.shape[1:])))
 
 

@@ -11,5 +11,6 @@ the page sees, says what the fence cannot:
     <!-- file network.py -->         the code is also written to this file of the folder
     <!-- not run: it needs a GPU --> it is shown only
 
-and `<!-- devices 8 -->` anywhere: the page runs in a process of its own, with so many devices.
+and `<!-- devices 8 -->` anywhere: the page runs in a process of its own, with so many devices;
+`<!-- needs torchax -->`: it runs so where this module is installed.
 """

@@ -13,6 +13,7 @@ _COMMENTS = re.compile(r"(?:<!--[^>]*-->\s*)+\Z")
 _COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.DOTALL)
 _DIRECTIVE = re.compile(r"(continues|output|raises|exit|file|not run)(?:(?:: | )(.+))?", re.DOTALL)
 _DEVICES = re.compile(r"<!-- devices (\d+) -->")
+_NEEDS = re.compile(r"<!-- needs (\w+) -->\s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The blocks of a page, and the number of devices that it asks for."""
+    """The blocks of a page, the number of devices, and the module that it asks for, if any."""
 
     blocks: tuple[Block, ...]
     devices: int
+    needs: str | None
 
 
 def read_page(text: str) -> Page:
@@ -56,7 +58,8 @@ def read_page(text: str) -> Page:
         directives = _directives(text[: fence.start()], line)
         blocks.append(Block(line, fence[1], fence[2], fence.span(2), directives))
     devices = _DEVICES.search(text)
-    return Page(tuple(blocks), int(devices[1]) if devices else 1)
+    needs = _NEEDS.search(text)
+    return Page(tuple(blocks), int(devices[1]) if devices else 1, needs[1] if needs else None)
 
 
 def _directives(before, line):

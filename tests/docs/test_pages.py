@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -28,8 +29,10 @@ def test_blocks_run(page, tmp_path, monkeypatch, preloaded_python):
     monkeypatch.chdir(tmp_path)
     # For `verify`, and for pages that have several devices.
     monkeypatch.setattr(sys, "executable", preloaded_python)
-    devices = read_page(page.read_text()).devices
-    if devices == 1:
+    read = read_page(page.read_text())
+    if read.needs and importlib.util.find_spec(read.needs) is None:
+        pytest.skip(f"the page needs {read.needs}")
+    if read.devices == 1 and not read.needs:
         if keras := sys.modules.get("keras"):
             keras.backend.clear_session()  # which counts the names of layers
         monkeypatch.syspath_prepend(tmp_path)
@@ -40,7 +43,7 @@ def test_blocks_run(page, tmp_path, monkeypatch, preloaded_python):
         env={
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "XLA_FLAGS": with_xla_flags(f"--xla_force_host_platform_device_count={devices}"),
+            "XLA_FLAGS": with_xla_flags(f"--xla_force_host_platform_device_count={read.devices}"),
         },
         capture_output=True,
         text=True,
@@ -81,6 +84,11 @@ def test_a_wrong_page_is_found(tmp_path, monkeypatch, text, message):
     (tmp_path / "pyproject.toml").write_text("[project.optional-dependencies]\nonnx = []\n")
     with pytest.raises(AssertionError, match=re.escape(message)):
         run_page(page)
+
+
+def test_a_page_says_what_it_needs():
+    assert read_page("<!-- needs torchax -->\n\nText.\n").needs == "torchax"
+    assert read_page("Text.\n").needs is None
 
 
 @pytest.mark.parametrize(

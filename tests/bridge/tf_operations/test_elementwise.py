@@ -104,6 +104,12 @@ def test_quotients_by_a_constant_have_the_same_bits():
     check(lambda x: [x / 3, x / 7, x / 0.1, x / 4], x, rtol=0.0)
 
 
+@pytest.mark.parametrize("number", [3e38, -3e38, 1e-38, 2e-39, np.inf, 0.0, -0.0, np.nan])
+def test_reciprocals_that_are_no_normal_numbers(number):
+    x = np.float32([3e38, -3e38, 0, -0.0, np.inf, -np.inf, np.nan, 1e-38, 5])
+    check(lambda x: x / np.float32(number), x)
+
+
 @pytest.mark.parametrize("name", [*FLOATS, *INTEGERS, "bool"])
 def test_conversions(name):
     targets = [*FLOATS, *INTEGERS, "bool", "float8_e4m3fn", "float8_e5m2", "complex64"]
