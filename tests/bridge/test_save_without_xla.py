@@ -144,16 +144,6 @@ def test_jax_reads_the_same_of_it(files, found, name, tmp_path):
     )
 
 
-@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated")
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_converter_to_tflite_makes_the_same(files, name):
-    converted = tf.lite.TFLiteConverter.from_saved_model(str(files / name)).convert()
-    runner = tf.lite.Interpreter(model_content=converted).get_signature_runner()
-    for x in INPUTS.values():
-        (found,) = runner(x=x).values()
-        np.testing.assert_allclose(found, FUNCTIONS[name](PARAMS, x), rtol=1e-4, atol=1e-5)
-
-
 def test_loops_that_fill_lists_are_read_again(tmp_path):
     def rows(x):
         return lax.scan(lambda total, row: (total + row, jnp.sin(total)), jnp.zeros(3), x)[1]
