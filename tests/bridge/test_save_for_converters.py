@@ -150,11 +150,7 @@ def test_updates_lock_nothing_until_a_file_is_for_servers_again(tmp_path):
 
 def test_what_it_is_no_use_for_is_refused(files, tmp_path):
     options = {"args": "f32[b]", "for_converters": True}
-<<<<<<< HEAD:tests/bridge/test_save_for_converters.py
     with pytest.raises(StructureError, match=r"operations is 'xla'.*leave out for_converters"):
-=======
-    with pytest.raises(StructureError, match=r"operations is 'xla'.*operations=\"tensorflow\""):
->>>>>>> main:tests/bridge/test_for_converters.py
         bridge.save(jnp.sin, tmp_path / "model", **options)
     with pytest.raises(StructureError, match="operations is missing"):
         bridge.retarget(files / "mlp", to=tmp_path / "model", for_converters=True)

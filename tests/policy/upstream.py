@@ -41,6 +41,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "bridge.formats.saved_model_format",
         "bridge.keras",
         "bridge.layers.run_in_tensorflow",
+        "bridge.local_server",
         "bridge.checking_gradients.modes",
         "bridge.checking_gradients.pullbacks",
         "bridge.serving",
