@@ -1,4 +1,4 @@
-"""No file names a package registry or a place on somebody's machine."""
+"""No file names a package registry or a place on a machine, or has two sides of a merge."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from tests.policy.source import ROOT, own_files
 # Bytes, not text: a golden file can carry the paths of the process that made it.
 MACHINE_PATH = re.compile(rb"(?<![\w.$})>\]/-])/(?:work|root|tmp)(?=/|[\"'`\s)])")
 REGISTRY = re.compile(rb"\b(?:[\w-]+\.)*(?:pypi|pythonhosted|npmjs)\.\w+")
+CONFLICT = re.compile(rb"^(?:<{7}|>{7}) ", re.MULTILINE)
 
 
 def _offences(root):
     return [
         f"{path.relative_to(root)}: {found[0].decode(errors='replace')}"
         for path in own_files(root)
-        for pattern in (MACHINE_PATH, REGISTRY)
+        for pattern in (MACHINE_PATH, REGISTRY, CONFLICT)
         if (found := pattern.search(path.read_bytes()))
     ]
 
@@ -34,6 +35,7 @@ def test_no_file_names_a_machine_or_a_registry():
         '"/' + 'root/.venv/bin/python"',
         "see https://py" + "pi.org/project/jax",
         "https://files.python" + "hosted.org/packages",
+        "\n" + "<" * 7 + " HEAD",
     ],
 )
 def test_an_offence_is_found(tmp_path, text):
