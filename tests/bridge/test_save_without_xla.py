@@ -164,7 +164,7 @@ def test_it_is_verified_with_its_gradients(files):
 
 
 def test_what_it_is_no_use_for_is_refused(tmp_path):
-    with pytest.raises(StructureError, match="leave out batch_buckets, or operations"):
+    with pytest.raises(StructureError, match="leave out batch_buckets, or pass operations"):
         bridge.save(jnp.sin, tmp_path / "model", args="f32[b]", operations="tensorflow",
                     batch_buckets=(1, 8))  # fmt: skip
     mesh = jax.sharding.AbstractMesh((2,), ("x",))
