@@ -38,6 +38,7 @@ def main() -> None:
         folder / "models" / "digits",
         params=params,
         gradient_order=0,
+        operations="xla",  # compiled once, and kept; without it every server runs the model
         tensorflow="2.18",
         warmup=BATCH_SIZES,
         batching={"allowed_batch_sizes": BATCH_SIZES, "batch_timeout_micros": 2000},

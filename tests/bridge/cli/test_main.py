@@ -21,7 +21,8 @@ exported, saved = batch_model.exported, batch_model.saved  # fixtures
 def test_publish_and_roll_back(saved, tmp_path, capsys):
     base = tmp_path / "sine"
     arguments = ["publish", str(saved), str(base), "--warmup", "1,8", "--batching", "1,8"]
-    assert main(arguments) == 0
+    xla = ["--operations", "xla"]
+    assert main([*arguments, *xla]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[:2] == [f"version 1: {base / '1'}", "2 warmup records"]
     command, container = printed[2:4]
@@ -31,7 +32,7 @@ def test_publish_and_roll_back(saved, tmp_path, capsys):
     assert " --xla_cpu_compilation_enabled=true  # cpu, from TensorFlow Serving 2." in command
     assert container.startswith("docker run ")
     assert container.endswith(" --xla_cpu_compilation_enabled=true")
-    assert main(["publish", str(saved), str(base), "--version", "7", "--name", "m"]) == 0
+    assert main(["publish", str(saved), str(base), "--version", "7", "--name", "m", *xla]) == 0
     printed = capsys.readouterr().out.splitlines()
     first, command, container, suggested, again, facts, signature = printed
     assert suggested.endswith('publish it with operations="tensorflow"')

@@ -41,7 +41,8 @@ def _monitoring(path):
 
 def test_publish_writes_what_a_server_is_started_with(exported, tmp_path):
     base = tmp_path / "sine"
-    published = publish(exported, base, params=PARAMS, warmup=(8, 1, 32), batching=True)
+    warmed = {"warmup": (8, 1, 32), "batching": True, "operations": "xla"}
+    published = publish(exported, base, params=PARAMS, **warmed)
     configs = published.configs
     parameters = _batching(Path(configs.batching).read_text())
     assert list(parameters.allowed_batch_sizes) == [1, 8, 32]
@@ -359,7 +360,8 @@ def test_a_published_folder_is_inspected_whole(exported, tmp_path):
 def test_batching_by_the_buckets_of_a_file_or_of_one_signature(tmp_path, buckets):
     x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 3"), "float32")
     rows = {"rows": jax.export.export(jax.jit(jax.numpy.sin))(x)}
-    saved = publish(rows, tmp_path / "new", batch_buckets=buckets, warmup=True, batching=True)
+    form = {"batch_buckets": buckets, "operations": "xla"}
+    saved = publish(rows, tmp_path / "new", warmup=True, batching=True, **form)
     copied = publish(saved, tmp_path / "copied", warmup=True, batching={"num_batch_threads": 2})
     for published in (saved, copied):
         text = Path(published.configs.batching).read_text()

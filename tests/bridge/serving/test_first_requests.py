@@ -15,7 +15,7 @@ from bridge.serving.first_requests import FirstRequest
 from tests.bridge.serving.conftest import PARAMS, predict
 from xla_call_module.errors import MissingDependencyError, StructureError
 
-ARGS = {"params": PARAMS, "args": "f32[b,3]", "gradient_order": 0}
+ARGS = {"params": PARAMS, "args": "f32[b,3]", "gradient_order": 0, "operations": "xla"}
 REPORT = "assets.extra/jax_tf_bridge_first_requests.json"
 KEY = "serving_default"
 
@@ -56,13 +56,13 @@ def test_padded_batches_are_bounded_and_warmed_as_padded(options, tmp_path):
 
 
 def test_other_dimensions_are_not_bounded_by_a_batch(tmp_path):
-    tokens = {"args": "i32[b,s], f32[4]", "batch_buckets": (1, 2)}
+    tokens = {"args": "i32[b,s], f32[4]", "batch_buckets": (1, 2), "operations": "xla"}
     found = publish(lambda x, y: x[:, :1] * y[0], tmp_path, **tokens).first_requests
     assert found.unbounded == {KEY: ("x of shape (b, s)",)}
-    fixed = publish(jnp.sin, tmp_path, args="f32[4]")
+    fixed = publish(jnp.sin, tmp_path, args="f32[4]", operations="xla")
     assert (_sizes(fixed), fixed.first_requests.unbounded) == ([(4, False)], {})
     assert fixed.first_requests.lines() == [f"{KEY} compiles for batches of 4; warmup covers none"]
-    scalar = publish(jnp.sin, tmp_path, args="f32[]", warmup=(1,))
+    scalar = publish(jnp.sin, tmp_path, args="f32[]", warmup=(1,), operations="xla")
     assert _sizes(scalar) == [(0, True)]
 
 
@@ -83,6 +83,7 @@ def test_what_is_measured_is_returned_printed_and_written(tmp_path, preloaded, c
     assert line in str(published).splitlines()
     assert json.loads(Path(rollback(base, to=1), REPORT).read_text()) == written
     arguments = ["publish", published.path, str(tmp_path / "other"), "--measure", "120", "--json"]
+    arguments += ["--operations", "xla"]
     assert main(arguments) == 0
     (size,) = json.loads(capsys.readouterr().out)["first_requests"]["sizes"]
     assert (size["batch"], size["warmed"]) == (1, True)

@@ -8,6 +8,7 @@ import subprocess
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -15,9 +16,11 @@ pytest.importorskip("tensorflow_serving")
 
 from bridge.serving import publish, rollback
 from bridge.serving.server_commands import server_commands
+from bridge.serving.signatures import read_signatures
 from tests.bridge.serving import served
 from tests.bridge.serving.conftest import PARAMS, predict
 from tests.policy.source import ROOT
+from xla_call_module.errors import ShardingError, StructureError
 
 # Each version is loaded and asked as by a server, before XLA is disabled for the whole process, as
 # it is in a server without the option, and afterwards.
@@ -47,7 +50,7 @@ def _step(state, x):
 def test_what_is_published_needs_the_option(tmp_path, preloaded_python):
     """Parameters, pads, new weights, a copy, assignments, warmup records and preprocessing."""
     small, wide = {"x": [[1.0, 2.0, 3.0]]}, {"x": [[0.5] * 8]}
-    padded, options = tmp_path / "padded", {"args": "f32[b,3]"}
+    padded, options = tmp_path / "padded", {"args": "f32[b,3]", "operations": "xla"}
     versions = [
         publish(predict, padded, params=PARAMS, batch_buckets=(1, 4), **options),
         publish(None, padded, weights=PARAMS, force=True),
@@ -55,7 +58,7 @@ def test_what_is_published_needs_the_option(tmp_path, preloaded_python):
         publish(_step, tmp_path / "step", params={"w": jnp.ones(())}, updates=0, **options),
     ]
     asked = [(version.path, "serving_default", small) for version in versions]
-    composed = publish(served.composed(tmp_path), tmp_path / "composed")
+    composed = publish(served.composed(tmp_path), tmp_path / "composed", operations="xla")
     asked += [(composed.path, key, wide) for key in served.KEYS]
     asked.append((composed.path, "text", {"text": ["1 2 3 4 5 6 7 8"]}))
     publish(predict, tmp_path / "warm", params=PARAMS, warmup=(1,), **options)
@@ -85,7 +88,7 @@ def _write_plain(folder):
 def test_a_command_for_each_platform(tmp_path):
     base = tmp_path / "sine"
     exported = jax.export.export(jax.jit(jnp.sin), platforms=["cpu", "cuda", "tpu"])(1.0)
-    published = publish(exported, base)
+    published = publish(exported, base, operations="xla")
     named = ("--model_name=sine", f"--model_base_path={base}")
     on_cpu, on_gpu = published.servers
     assert (on_cpu.platform, on_cpu.tensorflow) == ("cpu", published.tensorflow)
@@ -93,7 +96,7 @@ def test_a_command_for_each_platform(tmp_path):
     assert (on_gpu.platform, on_gpu.tensorflow) == ("cuda", "2.18")
     assert on_gpu.options == (*named, "--xla_gpu_compilation_enabled=true")
     lines = str(published).splitlines()
-    hint = 'for servers whose flags are not yours to set, publish it with operations="tensorflow"'
+    hint = 'for servers without this option, publish it with operations="tensorflow"'
     assert hint in lines
     for server in published.servers:
         assert str(server) in lines
@@ -116,11 +119,65 @@ def test_the_release_is_the_younger_one(release):
 
 
 def test_plain_operations_need_no_flag(tmp_path):
-    published = publish(
-        jnp.tanh, tmp_path / "base", args="f32[b,3]", operations="tensorflow", warmup=(1, 8)
-    )
+    published = publish(jnp.tanh, tmp_path / "base", args="f32[b,3]", warmup=(1, 8))
     (server,) = published.servers
     assert not any("compilation" in option for option in server.options)
     assert "operations=" not in str(published)
     assert not published.first_requests.sizes
     assert not published.first_requests.unbounded
+
+
+def _plain(folder):
+    return not any(signature.platforms for signature in read_signatures(folder))
+
+
+def test_what_is_there_is_published_in_operations_that_need_no_flag(saved, tmp_path):
+    """A folder, new weights of one, and functions around it; with XLA it is a copy."""
+    new = {"w": PARAMS["w"] + 1}
+    request = {"x": tf.TensorSpec([None, 3])}
+    around = {"preprocess": lambda x: 2 * x, "request": request}
+    versions = [
+        (publish(saved, tmp_path / "copy"), PARAMS["w"]),
+        (publish(saved, tmp_path / "weights", weights=new), new["w"]),
+        (publish(saved, tmp_path / "composed", **around), 2 * PARAMS["w"]),
+    ]
+    for published, w in versions:
+        assert _plain(published)
+        assert not any("compilation" in option for option in published.servers[0].options)
+        (found,) = (
+            tf.saved_model.load(published.path)
+            .signatures["serving_default"](x=tf.ones([2, 3]))
+            .values()
+        )
+        assert found.numpy() == pytest.approx(np.ones((2, 3)) @ w)
+    for options in ({}, {"weights": new}, around):
+        base = tmp_path / f"xla{len(options)}"
+        assert not _plain(publish(saved, base, operations="xla", **options))
+    # The program of the newest version stays what it is.
+    assert not _plain(publish(None, tmp_path / "xla0", weights=new))
+    with pytest.raises(StructureError, match="so operations= has no effect"):
+        publish(None, tmp_path / "xla0", weights=new, operations="tensorflow")
+
+
+def test_what_only_xla_runs_is_refused_with_both_ways_out(tmp_path):
+    options = {"args": "f32[b,3]", "batch_buckets": (1, 2)}
+    ways = r'To do: leave out .* pass operations="xla"\. .*--xla_cpu_compilation_enabled=true'
+    with pytest.raises(StructureError, match=ways):
+        publish(jnp.tanh, tmp_path, **options)
+    assert list(tmp_path.iterdir()) == []
+    assert publish(jnp.tanh, tmp_path, operations="xla", **options).version == 1
+    # What neither runs has one way out.
+    with pytest.raises(StructureError, match="args") as refused:
+        publish(lambda x: x, tmp_path)
+    assert "operations" not in str(refused.value)
+
+
+def test_a_file_for_several_devices_is_refused_with_both_ways_out(tmp_path):
+    mesh = jax.sharding.AbstractMesh((2,), ("x",))
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    exported = jax.export.export(jax.jit(jnp.sin, in_shardings=split), platforms=["cpu"])(
+        jax.ShapeDtypeStruct((4,), "float32")
+    )
+    ways = r'without shardings, or pass operations="xla"\. .*--xla_cpu_compilation_enabled=true'
+    with pytest.raises(ShardingError, match=ways):
+        publish(exported, tmp_path / "base")

@@ -242,6 +242,7 @@ def test_sizes_that_the_module_does_not_take(tmp_path, shape, constraints, sizes
 def test_sizes_inside_of_buckets(tmp_path):
     exported = export("b, 3", ("b>=8",))
     options = {"params": PARAMS, "gradient_order": 0, "batch_buckets": (8, 32)}
+    options["operations"] = "xla"
     publish(exported, tmp_path, warmup=(1, 8), **options)
     assert [len(results["output_0"]) for _, results in _replay(tmp_path / "1")] == [1, 8]
     row = np.ones((1, 3), np.float32)
