@@ -23,6 +23,7 @@ __all__ = [
     "Function",
     "Gradient",
     "Input",
+    "Labels",
     "Output",
     "Parameter",
     "Reshape",
@@ -31,6 +32,7 @@ __all__ = [
     "Value",
     "Variable",
     "VariablePart",
+    "label_output",
 ]
 
 # Children of the root object that are not functions.
@@ -269,6 +271,24 @@ class Output:
     index: int
 
 
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The texts for an output: for each of its indices, or for the index of its greatest score.
+
+    Attributes:
+        output: the name of the output.
+        texts: the text for each index.
+    """
+
+    output: str
+    texts: tuple[str, ...]
+
+
+def label_output(output: str) -> str:
+    """Return the name of the output of texts beside another output."""
+    return f"{output}_label"
+
+
 Value = Input | Parameter | Constant | Cast | Reshape | Output
 
 
@@ -362,6 +382,7 @@ class Signature:
         output_values: for each output name its value.
         other_functions: the functions after the first, each after those whose results it takes.
         defaults: by the names of inputs the values that they have where a request leaves them out.
+        labels: by the names of outputs of texts the labels that they return; JAX has none of them.
         inputs: for each input that the first function takes as it is the index of its argument.
         outputs: for each output that the first function returns as it is the index of its result.
     """
@@ -372,6 +393,7 @@ class Signature:
     output_values: Mapping[str, Value]
     other_functions: tuple[Function, ...] = ()
     defaults: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict, compare=False)
+    labels: Mapping[str, Labels] = field(default_factory=dict)
     inputs: Mapping[str, int] = field(init=False, compare=False)
     outputs: Mapping[str, int] = field(init=False, compare=False)
 

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 
 from savedmodel.encode.body import Library
 from savedmodel.encode.graph_functions import encode_graph
+from savedmodel.encode.labels import write_labels
 from savedmodel.encode.mutexes import mutex_name, to_compiled, to_mutexes
 from savedmodel.encode.opening import open_graph
 from savedmodel.encode.shape_check_nodes import refusal_graph
@@ -44,9 +45,9 @@ from savedmodel.manifest import (
     renew_manifest,
     written_extents,
 )
-from savedmodel.model import METADATA_COLLECTION
+from savedmodel.model import INTERNAL_SIGNATURE, METADATA_COLLECTION
 from savedmodel.protos.schema import Proto
-from savedmodel.read import read_proto
+from savedmodel.read import read_proto, served_graphs
 from savedmodel.tensorflow_graph import TensorFlowGraph
 from savedmodel.variables.bundle_changes import lay_out_changes
 from savedmodel.variables.bundle_layout import BundleTensor
@@ -67,7 +68,7 @@ from xla_call_module.node import (
     update_node,
 )
 
-__all__ = ["Operations", "copy_files", "rewrite_nodes", "rewrite_variables"]
+__all__ = ["Operations", "add_labels", "copy_files", "rewrite_nodes", "rewrite_variables"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +402,48 @@ def rewrite_variables(
         progress=progress,
         group=group,
     )
+
+
+def add_labels(folder: Path, labels: Mapping[str, Sequence[str]]) -> None:
+    """Add to the signatures of a SavedModel of any writer the labels of their outputs.
+
+    Nobody else may use the folder meanwhile; files that are linked elsewhere stay what they are
+    there.
+
+    Args:
+        folder: the SavedModel.
+        labels: for names of outputs the texts.
+
+    Raises:
+        FormatError: saved_model.pb is damaged.
+        StructureError: no signature has an output of a name; what `write_labels` refuses.
+        DtypeError: an output has neither integers nor floats.
+        OSError: a file cannot be read or written.
+    """
+    proto = read_proto(folder)
+    outputs: dict[str, None] = {}
+    with refusing_damage(str(folder / PROTO_FILE)):
+        for graph in served_graphs(proto)[:1]:
+            for key in sorted(graph.signature_def):
+                if key.startswith(INTERNAL_SIGNATURE):
+                    continue
+                there = sorted(graph.signature_def[key].outputs)
+                outputs |= dict.fromkeys(there)
+                for name in there:
+                    if name in labels:
+                        write_labels(graph, key, name, labels[name])
+    if unknown := [name for name in labels if name not in outputs]:
+        raise StructureError(
+            f"labels= are for the output {unknown[0]!r}, and the outputs of the signatures are "
+            f"{', '.join(map(repr, outputs))}. To do: take one of these names, or name the outputs "
+            "by outputs=."
+        )
+    manifest = read_manifest(folder)
+    for name in (PROTO_FILE, *_OUTDATED):
+        (folder / name).unlink(missing_ok=True)
+    write_proto(folder, serialize_proto(proto))
+    if manifest is not None:
+        renew_manifest(folder, manifest)
 
 
 def copy_files(

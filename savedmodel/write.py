@@ -22,6 +22,7 @@ from google.protobuf.message import EncodeError
 
 from savedmodel.encode.functions import write_functions
 from savedmodel.encode.graph import INIT_OP, write_graph
+from savedmodel.encode.labels import write_labels
 from savedmodel.encode.objects import OBJECT_GRAPH_KEY, ObjectGraph, write_objects
 from savedmodel.encode.state import write_state_reader
 from savedmodel.files import checksum
@@ -269,6 +270,9 @@ def _encode(model: SavedModel) -> tuple[Proto, ObjectGraph]:
     metadata = json.dumps(dict(model.metadata), sort_keys=True).encode()
     meta_graph.collection_def[METADATA_COLLECTION].bytes_list.value.append(metadata)
     meta_graph.object_graph_def.CopyFrom(objects.saved)
+    for signature in model.signatures:
+        for labels in signature.labels.values():
+            write_labels(meta_graph, signature.key, labels.output, labels.texts)
     return proto, objects
 
 

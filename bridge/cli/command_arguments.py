@@ -28,6 +28,7 @@ __all__ = [
     "expand_home",
     "read_fields",
     "read_save_arguments",
+    "to_labels",
     "to_names",
     "to_parts",
     "to_sizes",
@@ -78,6 +79,22 @@ def to_names(text: str) -> list[str] | dict[str, str]:
     if pairs and len(pairs) < len(parts):
         raise argparse.ArgumentTypeError(f"{text!r} mixes names and old=new")
     return {old.strip(): new.strip() for old, new in pairs} if pairs else parts
+
+
+def to_labels(text: str) -> tuple[str, list[str]]:
+    """Return the output and the texts that `OUTPUT=FILE` says; the file has a text a line.
+
+    Raises:
+        argparse.ArgumentTypeError: it says nothing of the kind, or the file is no text.
+    """
+    output, _, path = text.partition("=")
+    if not output or not path:
+        raise argparse.ArgumentTypeError(f"{text!r} is no OUTPUT=FILE, such as score=labels.txt")
+    try:
+        with open(expand_home(path), encoding="utf-8") as file:
+            return output, file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be read: {error}") from error
 
 
 def to_updates(text: str) -> int | dict[str, Any]:

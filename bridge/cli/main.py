@@ -27,6 +27,7 @@ from bridge.cli.command_arguments import (
     add_arguments,
     expand_home,
     read_save_arguments,
+    to_labels,
     to_parts,
     to_sizes,
 )
@@ -311,6 +312,14 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
         help="what MODEL's copy runs: TensorFlow's own operations, on every server, which is the "
         "default, or its modules, which XLA compiles where the server has the option for it",
     )
+    parser.add_argument(
+        "--labels",
+        metavar="OUTPUT=FILE",
+        type=to_labels,
+        action="append",
+        help="a file with a text a line, for each index of OUTPUT or for its greatest score: the "
+        "model then returns OUTPUT_label, too",
+    )
 
 
 def _add_rollback(parser: argparse.ArgumentParser) -> None:
@@ -337,6 +346,7 @@ def _run_publish(options: argparse.Namespace) -> int:
         name=options.name,
         measure=options.measure,
         force=options.force,
+        labels=dict(options.labels) if options.labels else None,
         **operations,
     )
     _print_published(published, as_json=options.json)

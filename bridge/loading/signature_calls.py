@@ -23,6 +23,7 @@ from savedmodel.model import (
     Value,
     Variable,
 )
+from savedmodel.tensorflow_graph import STRING
 from xla_call_module.analyses.infer_signature import argument_shapes, infer_signature
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import Shape
@@ -143,7 +144,17 @@ def outputs_of(
         for name, value in signature.output_values.items()
         if name not in signature.outputs
     ]
-    return [*outputs, *others]
+    specs = dict([*outputs, *others])
+    labels = [
+        (name, _label_spec(specs[labels.output])) for name, labels in signature.labels.items()
+    ]
+    return [*outputs, *others, *labels]
+
+
+def _label_spec(output: TensorSpec) -> TensorSpec:
+    is_score = output.dtype.differentiable  # and not complex; what is no score is an index
+    shape = output.shape[:-1] if is_score and output.shape is not None else output.shape
+    return TensorSpec(shape, STRING, f"the label of {output.path}")
 
 
 def _spec(

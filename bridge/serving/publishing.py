@@ -63,7 +63,7 @@ from savedmodel.manifest import (
     renew_manifest,
 )
 from savedmodel.read import read_proto
-from savedmodel.rewrite import copy_files
+from savedmodel.rewrite import add_labels, copy_files
 from xla_call_module.errors import (
     FormatError,
     InteropError,
@@ -184,6 +184,7 @@ def publish(
     seed: int = 0,
     measure: float | None = None,
     force: bool = False,
+    labels: Mapping[str, Sequence[str]] | None = None,
     **options: Unpack[PublishOptions],
 ) -> Published:
     """Write a model as the next version below a folder that TensorFlow Serving watches.
@@ -234,6 +235,10 @@ def publish(
             `assets.extra/jax_tf_bridge_first_requests.json`.
         force: whether there is a new version although nothing has changed. With `version` there
             always is.
+        labels: for names of outputs a text for each index: the signature then returns, too, for
+            `score` an output `score_label`. For an output of integers it has the text at each
+            index, for one of floats the text of the greatest along the last dimension. JAX and
+            `bridge.load` have no such output.
         options: `operations`, `"tensorflow"` by default; `params`, `gradient_order` and whatever
             else `bridge.save` takes; with TensorFlow also `preprocess`, `postprocess`, `request`,
             `examples`, `method` and `classes` of `bridge.serving.compose`, for a SavedModel in a
@@ -270,11 +275,12 @@ def publish(
     base = open_base_path(base_path)
     _check_numbers(version, keep)
     _check_limit(measure)
+    _check_labels(labels, weights)
     if version is not None and version in base.taken():
         raise _taken(base, version)
     own_name = name if name is not None else base.path.rpartition("/")[2]
     make = partial(
-        _make, model, base, base_path, weights, warmup, batching, options,
+        _make, model, base, base_path, weights, warmup, batching, options, labels,
         version=version, name=own_name, seed=seed, measure=measure, force=force,
     )  # fmt: skip
     facts, wanted, platforms = _until_placed(make)
@@ -302,6 +308,7 @@ def _make(
     warmup: Any,
     batching: Any,
     options: PublishOptions,
+    labels: Mapping[str, Sequence[str]] | None,
     *,
     version: int | None,
     name: str,
@@ -318,6 +325,8 @@ def _make(
         else:
             _refuse_multi_process(weights, "bridge.update")
             changes, newest = _fill_with_weights(model, folder, base, weights, options)
+        if labels:
+            add_labels(folder, labels)
         sizes = parse_sizes(warmup)
         if sizes is None and batching is not None:
             sizes = _bucket_sizes(folder) or _example_sizes(folder, warmup)
@@ -531,6 +540,29 @@ def _check_limit(measure: Any) -> None:
     is_number = isinstance(measure, int | float) and not isinstance(measure, bool)
     if measure is not None and not (is_number and 0 < measure <= threading.TIMEOUT_MAX):
         raise StructureError(f"measure={measure!r}; expected a number of seconds, such as 60.")
+
+
+def _check_labels(labels: Any, weights: Any) -> None:
+    if labels is None:
+        return
+    if weights is not None:
+        raise StructureError(
+            "weights= are put into a program that has its labels, so labels= has no effect. To do: "
+            "leave it out, or publish the model again with params= and labels=."
+        )
+    is_mapping = isinstance(labels, Mapping) and all(isinstance(name, str) for name in labels)
+    for texts in labels.values() if is_mapping else [None]:
+        is_list = isinstance(texts, Sequence) and not isinstance(texts, str | bytes)
+        if not is_list or not texts or not all(map(_is_text, texts)):
+            raise StructureError(
+                f"labels={labels!r:.80}; expected for names of outputs a list of texts, such as "
+                '{"score": ["cat", "dog"]}.'
+            )
+
+
+def _is_text(value: Any) -> bool:
+    """Return whether a value is a string that UTF-8 can encode."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def _fill(

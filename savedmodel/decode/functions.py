@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from savedmodel.decode.dataflow import Argument, CallNode, Operation, Origin, Result
 from savedmodel.decode.gradients import Gradients, read_gradient
+from savedmodel.decode.labels import read_labels
 from savedmodel.decode.padding import check_cut, read_buckets, read_cut, read_padded
 from savedmodel.model import (
     Cast,
@@ -82,7 +83,9 @@ def read_signature(source: SignatureSource) -> Signature:
             the operations.
     """
     assigned = [value for _, value in source.assignments]
-    unknown = dict.fromkeys(_unknown([*source.outputs.values(), *assigned]))
+    labels = read_labels(source.outputs)
+    results = {name: origin for name, origin in source.outputs.items() if name not in labels}
+    unknown = dict.fromkeys(_unknown([*results.values(), *assigned]))
     if unknown:
         shown = [*unknown][:_MAX_SHOWN] + (["..."] if len(unknown) > _MAX_SHOWN else [])
         raise StructureError(
@@ -90,7 +93,7 @@ def read_signature(source: SignatureSource) -> Signature:
             f"{', '.join(shown)}. To do: {THROUGH_TENSORFLOW}."
         )
     reader = _Reader(source, tuple(source.inputs))
-    outputs = {name: reader.value(origin) for name, origin in source.outputs.items()}
+    outputs = {name: reader.value(origin) for name, origin in results.items()}
     reader.read_assignments()
     if not reader.functions:
         raise NoModuleError(
@@ -99,12 +102,12 @@ def read_signature(source: SignatureSource) -> Signature:
         )
     first, *others = reader.functions
     first = replace(first, passed=_with_unused(first, source))
-    signature = Signature(source.key, first, source.inputs, outputs, tuple(others))
-    keywords, results = (
+    signature = Signature(source.key, first, source.inputs, outputs, tuple(others), labels=labels)
+    keywords, returned = (
         as_dict({name: Leaf(index) for name, index in indices.items()})
         for indices in (signature.inputs, signature.outputs)
     )
-    first = replace(first, arguments=as_tuple([as_tuple([]), keywords]), results=results)
+    first = replace(first, arguments=as_tuple([as_tuple([]), keywords]), results=returned)
     return replace(signature, function=first)
 
 
