@@ -119,7 +119,7 @@ def _is_neutral(op_type: str, value: Value) -> bool:
     if number is None or number != _NEUTRAL[op_type]:
         return False
     is_signed_zero = value.is_float and op_type in ("Add", "Sub")
-    return not is_signed_zero or bool(np.signbit(np.float64(number))) == (op_type == "Add")
+    return not is_signed_zero or bool(np.signbit(np.real(number))) == (op_type == "Add")
 
 
 def broadcasting(

@@ -53,4 +53,4 @@ def _is_index_of(index: Origin, output: Origin) -> bool:
 def _is_constant(origin: Origin, value: int) -> bool:
     if not isinstance(origin, Operation) or (tensor := origin.tensor) is None:
         return False
-    return tensor.dtype != STRING.enum and decode_tensor(tensor).tolist() == value
+    return bool(tensor.dtype != STRING.enum and decode_tensor(tensor).tolist() == value)
