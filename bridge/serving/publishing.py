@@ -584,7 +584,7 @@ def _fill(
             with warnings.catch_warnings(action="ignore"):
                 _write(model, folder.with_name("compiled"), compiled)
         except Exception:  # noqa: BLE001 - whatever it is, the other way is none
-            raise error from None
+            raise error from error.__cause__
         raise _with_other_way(error) from error
 
 

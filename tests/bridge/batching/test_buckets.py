@@ -557,6 +557,7 @@ def test_published_with_warmup_for_sizes_of_their_own(tmp_path):
         batch_buckets=(1, 4),
         defaults={"scale": 2.0},
         warmup=(1, 4),
+        operations="xla",
     )
     (signature,) = bridge.inspect(published.path).signatures
     assert (signature.batch_buckets, published.warmup) == ((1, 4), 2)

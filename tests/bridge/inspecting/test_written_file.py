@@ -85,8 +85,9 @@ def test_what_retarget_returns(saved, tmp_path):
 
 def test_what_publish_and_rollback_return(saved, tmp_path):
     base = tmp_path / "base"
-    copy = bridge.serving.publish(saved, base, warmup=(1, 4), batching=True)
-    made = bridge.serving.publish(_predict, base, params=PARAMS, args="f32[batch,3]")
+    xla = {"operations": "xla"}
+    copy = bridge.serving.publish(saved, base, warmup=(1, 4), batching=True, **xla)
+    made = bridge.serving.publish(_predict, base, params=PARAMS, args="f32[batch,3]", **xla)
     back = bridge.serving.rollback(base)
     for written in (copy, made, back):
         _check(written, bridge.inspect(written))
@@ -176,7 +177,7 @@ def test_what_the_commands_print(saved, tmp_path, capsys, monkeypatch):
             ["retarget", saved.path, "older", "--tensorflow", "2.14"],
             "older: 2 calls of 2 modules, ",
         ),
-        (["publish", saved.path, "base"], "version 1: "),
+        (["publish", saved.path, "base", "--operations", "xla"], "version 1: "),
         (["onnx", saved.path, "m.onnx"], "m.onnx: "),
     ):
         assert main(arguments) == 0

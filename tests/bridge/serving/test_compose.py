@@ -118,7 +118,9 @@ def test_composed_and_published_in_one_call(tmp_path, plain, exported):
     for path, warmup in ((published.path, 2), (_publish_folder(plain, tmp_path, options), 0)):
         assert bridge.inspect(path).warmup.records == warmup if warmup else True
         assert run_python(path, "serving_default", feeds)["best"].numpy().tolist() == want
-    with pytest.raises(StructureError, match="weights= are put into a SavedModel, so postprocess="):
+    with pytest.raises(
+        StructureError, match="weights= are put into the newest version, so postprocess="
+    ):
         bridge.serving.publish(None, tmp_path / "words", weights=weights(), **options)
 
 
