@@ -1,4 +1,4 @@
-"""TensorFlow.js makes of files for converters, in Node, what JAX does.
+"""TensorFlow.js makes of files for converters, in Node and in a browser, what JAX does.
 
 The tests run where `tensorflowjs_converter` is on the PATH and Node finds `@tensorflow/tfjs`, which
 `NODE_PATH` may say where to look for. They download nothing.
@@ -19,6 +19,7 @@ import pytest
 
 import bridge
 from tests.bridge.for_converters import MODELS, inputs_of, result_of
+from tests.examples.chromium import page_when_done, skip_without_chromium
 from tests.policy.source import ROOT
 
 FOLDER = ROOT / "examples/tensorflow_js"
@@ -79,3 +80,23 @@ def test_the_example_in_node(page):
     np.testing.assert_allclose(read["probability"], probabilities, rtol=0, atol=1e-5)
     labels = json.loads((folder / "labels.json").read_text())
     assert sum(map(int.__eq__, digits, labels)) >= 20
+
+
+def test_the_guide_quotes_the_page():
+    text, guide = (FOLDER / "index.html").read_text(), ROOT / "docs/how-to/converters.md"
+    quoted = re.search(r"```js\n(.*?)```", guide.read_text(), re.DOTALL)[1]
+    assert all(line.strip() in text for line in quoted.splitlines())
+
+
+def test_the_page_in_chromium(page, tmp_path):
+    skip_without_chromium()
+    folder, digits, probabilities = page
+    shown = page_when_done(folder, tmp_path)
+    labels = json.loads((folder / "labels.json").read_text())
+    right = sum(map(int.__eq__, digits, labels))
+    assert f"{right} of 24 right, with TensorFlow.js (" in shown
+    found = re.findall(r"<figcaption[^>]*>read (\d)", shown)
+    assert list(map(int, found)) == digits
+    found = np.array(re.findall(r'title="probability ([^"]+)"', shown), float)
+    np.testing.assert_allclose(found, probabilities, rtol=0, atol=1e-5)
+    assert shown.count('class="wrong"') == 24 - right
