@@ -205,6 +205,9 @@ class _NodeWriter:
         self, op: str, name: str, inputs: Sequence[str], output: str, attributes: Mapping[str, Any]
     ) -> str:
         """Add a node; return its first output."""
+        if op == "Const" and self.functions.for_converters:
+            # In functions TensorFlow.js's converter renames what begins with a constant's name.
+            name = f"Const/{name}"
         node = self._unique(re.sub(r"[^\w./-]", "_", name, flags=re.ASCII).lstrip("_/.-") or op)
         self.nodes.append(GraphNode(op, node, tuple(inputs), attributes))
         return f"{node}:{output}:0"
@@ -347,7 +350,7 @@ def _counting(function: GraphFunction, *, returns: bool) -> GraphFunction:
     if returns:
         counter, limit = _COUNTS
         one = GraphNode(
-            "Const", f"{counter}_one", (), {"dtype": _INT32, "value": np.array(1, np.int32)}
+            "Const", f"Const/{counter}_one", (), {"dtype": _INT32, "value": np.array(1, np.int32)}
         )
         following = GraphNode(
             "AddV2", f"{counter}_next", (counter, f"{one.name}:output:0"), {"T": _INT32}

@@ -70,6 +70,16 @@ def test_nothing_refuses_or_locks_and_sizes_are_of_32_bits(files, name):
     assert bridge.verify(files / name).passed
 
 
+def test_no_name_begins_with_that_of_a_constant(files):
+    """The converter to TensorFlow.js would take it, in a loop, for the constant."""
+    (graph,) = read_proto(files / "constants").meta_graphs
+    for function in graph.graph_def.library.function:
+        constants = tuple(n.name for n in function.node_def if n.op == "Const")
+        others = [n.name for n in function.node_def if n.op != "Const"]
+        others += [argument.name for argument in function.signature.input_arg]
+        assert not [name for name in others if name.startswith(constants)]
+
+
 def test_integers_of_64_bits_stay_what_they_are(tmp_path):
     """Only what counts is narrowed, and no number of the program."""
 

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-__all__ = ["install", "page_when_done"]
+__all__ = ["install", "page_when_done", "skip_without_chromium"]
 
 _CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 _NPM = shutil.which("npm")
@@ -31,10 +31,17 @@ new MutationObserver((_, observer) => {
 <script type="module">"""
 
 
+def skip_without_chromium():
+    """Skip the test where there is no Chromium."""
+    if _CHROMIUM is None:
+        pytest.skip("it needs Chromium")
+
+
 def install(folder, package):
     """Install a package of npm below a folder, or skip the test, also without Chromium."""
-    if _CHROMIUM is None or _NPM is None:
-        pytest.skip("it needs Chromium and npm")
+    skip_without_chromium()
+    if _NPM is None:
+        pytest.skip("it needs npm")
     command = [_NPM, "install", "--no-audit", "--no-fund", "--no-package-lock"]
     command += ["--prefix", str(folder), package]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
