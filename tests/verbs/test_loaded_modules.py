@@ -49,7 +49,8 @@ LOADED = {
         f"{_PLAIN} onnx typing_extensions",
     ),
     "publish": (
-        f"{_SAVING} diff serving update",
+        f"{_SAVING} diff retarget serving update core_ops core_ops.decompositions graphs lifting "
+        "lifting.derivatives tf_operations",
         {*_BOTH, "savedmodel.gradient_orders", "savedmodel.rewrite"},
         _PLAIN,
     ),

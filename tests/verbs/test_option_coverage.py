@@ -129,6 +129,7 @@ TESTED = {
         "name options weights force",
         "tests/bridge/serving/test_warmup.py": "seed",
         "tests/bridge/serving/test_first_requests.py": "measure",
+        "tests/verbs/test_labels.py": "labels",
     },
     "serving.rollback": {"tests/bridge/serving/test_publishing.py": "base_path to keep"},
     "serving.write_configs": {

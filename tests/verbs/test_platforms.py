@@ -282,7 +282,7 @@ class TestWhatCannotBeLowered:
 
         with pytest.raises(error, match="the user's"):
             bridge.convert(wrong)(X)
-        assert len(calls) <= 2
+        assert len(calls) <= 3  # once more to tell it from an error of JAX
 
 
 class TestWhereItMayNotRun:

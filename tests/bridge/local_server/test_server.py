@@ -131,7 +131,7 @@ def test_a_model_is_tried_by_what_the_command_prints(tmp_path):
             shutil.rmtree(base / version)
         wait_for(lambda: ask(f"{url}:predict", rows)[1]["predictions"][0] == [2, 4, 6])
         served.process.send_signal(signal.SIGINT)
-        assert served.process.wait(timeout=30) == 0
+        assert served.process.wait(timeout=120) == 0
         assert served.wait_for("ended").endswith("ended\n")
 
 
@@ -173,7 +173,7 @@ def test_without_grpcio_there_is_rest_alone(tmp_path):
 def test_without_tensorflow_it_says_what_to_install(tmp_path):
     with started(tmp_path / "log", tmp_path, missing="tensorflow") as served:
         served.wait_for("jax-tf-bridge serve needs TensorFlow, which is not installed. To do: ")
-        assert served.process.wait(timeout=30) == 2
+        assert served.process.wait(timeout=120) == 2
 
 
 @pytest.mark.parametrize("option", ["--rest-port", "--grpc-port"])
