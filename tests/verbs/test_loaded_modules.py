@@ -32,6 +32,9 @@ _LOADING = "core loading"
 _EXPORTING = f"{_LOADING} chains exporting inspecting"
 _ONNX = "core_ops graphs onnx onnx.graph onnx.rules"
 _SAVING = f"{_EXPORTING} batching save saving"
+_PLAIN_OPERATIONS = (
+    "core_ops core_ops.decompositions graphs lifting lifting.derivatives tf_operations"
+)
 # The rooms of `bridge` and of `savedmodel`, and the packages of others.
 _PLAIN = "google google_crc32c"
 LOADED = {
@@ -49,8 +52,7 @@ LOADED = {
         f"{_PLAIN} onnx typing_extensions",
     ),
     "publish": (
-        f"{_SAVING} diff retarget serving update core_ops core_ops.decompositions graphs lifting "
-        "lifting.derivatives tf_operations",
+        f"{_SAVING} {_PLAIN_OPERATIONS} diff retarget serving update",
         {*_BOTH, "savedmodel.gradient_orders", "savedmodel.rewrite"},
         _PLAIN,
     ),
