@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 
 from bridge.cli.command_arguments import add_arguments
 from xla_call_module.errors import MissingDependencyError
@@ -35,7 +36,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
 
 
 def run_serve(options: argparse.Namespace) -> int:
-    """Serve until Ctrl-C."""
+    """Serve until Ctrl-C, or SIGTERM."""
     _say(_FOR_TRYING)
     try:
         from bridge.local_server.server import serve
@@ -45,6 +46,9 @@ def run_serve(options: argparse.Namespace) -> int:
         raise MissingDependencyError.of(
             "jax-tf-bridge serve", "TensorFlow", extra="tensorflow"
         ) from error
+    # What a shell starts in the background ignores Ctrl-C; and SIGTERM is what ends a service.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         serve(
             options.base_path,

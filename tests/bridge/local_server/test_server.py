@@ -131,7 +131,7 @@ def test_a_model_is_tried_by_what_the_command_prints(tmp_path):
             shutil.rmtree(base / version)
         wait_for(lambda: ask(f"{url}:predict", rows)[1]["predictions"][0] == [2, 4, 6])
         served.process.send_signal(signal.SIGINT)
-        assert served.process.wait(timeout=120) == 0
+        assert served.process.wait(timeout=60) == 0
         assert served.wait_for("ended").endswith("ended\n")
 
 
