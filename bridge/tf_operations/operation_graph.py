@@ -325,9 +325,10 @@ def _with_computed_shape(
 ) -> Sequence[Value | None]:
     """Return the inputs of Reshape, with all sizes where a converter would take -1 for one.
 
-    That to TFLite moves a transposition behind a Reshape, with the constant as its new shape
-    (tensorflow/compiler/mlir/lite/transforms/optimize_pass.cc, `ReorderTransposeReshapeTranspose`),
-    and makes a transposition of a product whose first factor alone is a constant.
+    Its graphs suggest that the one to TFLite moves a transposition behind a Reshape, with the
+    constant as its new shape (`ReorderTransposeReshapeTranspose` in
+    tensorflow/compiler/mlir/lite/transforms/optimize_pass.cc), and makes a transposition of a
+    product whose first factor alone is a constant.
     """
     value, sizes = inputs
     if value is None or sizes is None or sizes.array is None or not (sizes.array < 0).any():
