@@ -32,6 +32,8 @@ KEYS = {"w": "größe", "b": "日本", "y": "a b", "a": "x(y", "z": "~", "c": "a
 _BATCHES = ((1,), (3,), (1, 17), (3, 1))
 _ATTEMPTS = 30
 _OF_DUE = 8
+# Factorizations of NaN and infinities are a named deviation, and a value here may be one of them.
+_OTHERS = [template for template in STATEMENTS if "linalg" not in template.text]
 
 
 def generate(seed: int, *, x64: bool) -> Program:
@@ -75,7 +77,7 @@ def _picked(rng: random.Random) -> list[Template]:
     return [
         rng.choice(HOSTILE)
         if rng.random() < 0.6
-        else rng.choices(STATEMENTS, [template.weight for template in STATEMENTS])[0]
+        else rng.choices(_OTHERS, [template.weight for template in _OTHERS])[0]
         for _ in range(_ATTEMPTS)
     ]
 
