@@ -46,6 +46,16 @@ PLOTS = {
 _ABSOLUTE = re.compile(r"in units of|: seconds|CPU seconds")
 # What is told of networks: a line for each, with a column for each peer.
 _NETWORK = re.compile(r"(?P<network>.+), (?P<what>size|latency): LiteRT / (?P<peer>.+)")
+# The same for results that are ratios: a line for each network, with a column for each quantity.
+_RATIOS_OF_NETWORKS = (
+    re.compile(
+        r"(?P<network>.+?), (?P<column>(?:forward|gradient)(?:, compilation)?|equations)"
+        r": lifted / .*original"
+    ),
+    re.compile(r"(?P<network>.+), (?P<column>threads: .+)"),
+    re.compile(r"forward and gradient, (?P<mode>.+), (?P<network>.+): (?P<column>.+)"),
+    re.compile(r"(?P<network>\w+), (?P<column>N = 256: .+)"),
+)
 _HEADLINE = "export and save, whole process: {} / jax2tf"
 _RATIOS = "| what | ratio | lowest – highest |"
 _FIGURES = f"{_RATIOS} ours | the other |"
@@ -95,13 +105,16 @@ def _section(name: str, record: Mapping[str, Any]) -> str:
         return "\n".join(_runs(record))
     title, names = PLOTS[name]
     results = list(_results(record, names))
-    networks = list(_networks(results))
-    others = [each for each in results if not (networks and _NETWORK.match(each["name"]))]
+    networks = [*_networks(results), *_ratios_of_networks(results)]
+    patterns = (_NETWORK, *_RATIOS_OF_NETWORKS)
+    others = [
+        each for each in results if not any(pattern.match(each["name"]) for pattern in patterns)
+    ]
     tables = [
         *_table(_RATIOS, [each for each in others if not each["ours"]]),
         *_table(_FIGURES, [each for each in others if each["ours"]]),
     ]
-    picture = f"![{title}: the ratios of the table on a logarithmic axis]"
+    picture = f"![{title}: a plot of the ratios below]"
     picture += f"(../assets/performance_{name}.svg)"
     return "\n".join([picture, "", *networks, *tables]).rstrip("\n")
 
@@ -135,6 +148,27 @@ def _networks(results: list[dict[str, Any]]) -> Iterator[str]:
     yield ""
 
 
+def _ratios_of_networks(results: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of a table of ratios with a row for each network and their peers' figures."""
+    found: dict[str, dict[str, str]] = {}
+    for result in results:
+        for pattern in _RATIOS_OF_NETWORKS:
+            if named := pattern.match(result["name"]):
+                _, ratio, spread, ours, peer = _cells(result)
+                cell = f"{ratio} ({spread})" if spread else ratio
+                parts = named.groupdict()
+                row = found.setdefault(parts.pop("network"), {})
+                row[": ".join(parts.values())] = f"{cell}: {ours} / {peer}" if ours else cell
+    if not found:
+        return
+    columns = list(dict.fromkeys(key for row in found.values() for key in row))
+    yield f"| | {' | '.join(columns)} |"
+    yield f"|---|{'--:|' * len(columns)}"
+    for network, row in found.items():
+        yield f"| {network} | {' | '.join(row.get(key, '') for key in columns)} |"
+    yield ""
+
+
 def _beside(result: Mapping[str, Any]) -> str:
     """Return what the peer has, and the ratio to it."""
     ratio = f" ({result['median']:g})" if "median" in result else ""
@@ -147,7 +181,8 @@ def _cells(result: Mapping[str, Any]) -> list[str]:
         return [name, "", "", result["ours"], ""]
     if "median" not in result:
         return [name, "", "", result["ours"], result["peer"]]
-    spread = f"{result['lowest']:g} – {result['highest']:g}"
+    measured_once = result["lowest"] == result["highest"]
+    spread = "" if measured_once else f"{result['lowest']:g} – {result['highest']:g}"
     return [name, f"{result['median']:g}", spread, result["ours"], result["peer"]]
 
 
@@ -158,11 +193,13 @@ def _runs(record: Mapping[str, Any]) -> Iterator[str]:
         versions = ", ".join(f"{key} {value}" for key, value in run["versions"].items())
         together.setdefault((run["date"], versions), []).append((name, run["machine"]))
     for (date, versions), runs in sorted(together.items()):
-        machines = "; ".join(
-            f"{machine}: {', '.join(f'`{name}`' for name, where in runs if where == machine)}"
-            for machine in dict.fromkeys(machine for _, machine in runs)
-        )
-        yield f"- {date}, {versions}. {machines}."
+        machines: dict[str, dict[str, list[str]]] = {}
+        for name, machine in runs:
+            hardware, _, load = machine.rpartition(", ")
+            machines.setdefault(hardware, {}).setdefault(load, []).append(f"`{name}`")
+        for hardware, loads in machines.items():
+            listed = "; ".join(f"{load}: {', '.join(names)}" for load, names in loads.items())
+            yield f"- {date}, {versions}. {hardware}; {listed}."
 
 
 def _headline(record: Mapping[str, Any]) -> str:

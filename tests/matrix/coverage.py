@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -103,7 +104,7 @@ def measure(
 
 
 def table(record: Mapping[str, Any], families: Mapping[str, Sequence[str]]) -> str:
-    """Return the section of the page: a table of counts, then one of each family.
+    """Return the section of the page: a table of counts, one of functions, and their reasons.
 
     Functions with the same results share a row.
 
@@ -120,17 +121,20 @@ def table(record: Mapping[str, Any], families: Mapping[str, Sequence[str]]) -> s
     for family, names in families.items():
         counts = (_count([cells[name][column] for name in names]) for column in COLUMNS)
         lines.append(f"| {family} | {len(names)} | {' | '.join(counts)} |")
+    lines += ["", "| | functions |" + "".join(f" {column} |" for column in COLUMNS)]
+    lines += ["|---|---|" + "---|" * len(COLUMNS)]
     for family, names in families.items():
-        lines += ["", f"### {family[0].upper()}{family[1:]}", ""]
-        lines += ["| functions |" + "".join(f" {column} |" for column in COLUMNS)]
-        lines += ["|---|" + "---|" * len(COLUMNS)]
         rows: dict[tuple[str, ...], list[str]] = {}
         for name in names:
             rows.setdefault(tuple(cells[name][column] for column in COLUMNS), []).append(
                 f"`{name}`"
             )
-        lines += [f"| {', '.join(alike)} | {' | '.join(row)} |" for row, alike in rows.items()]
-        lines += _reasons(record["reasons"], names)
+        for number, (row, alike) in enumerate(rows.items()):
+            title = "" if number else family
+            lines.append(f"| {title} | {', '.join(alike)} | {' | '.join(row)} |")
+    lines.append("")
+    for family, names in families.items():
+        lines += _reasons(record["reasons"], names, f"all of {family}")
     return "\n".join(lines)
 
 
@@ -139,18 +143,24 @@ def _count(words: Sequence[str]) -> str:
     return ", ".join(f"{count} {word}" for word, count in counts.items() if count) or "–"
 
 
-def _reasons(reasons: Mapping[str, Mapping[str, str]], names: Sequence[str]) -> Iterator[str]:
+def _reasons(
+    reasons: Mapping[str, Mapping[str, str]], names: Sequence[str], every: str
+) -> Iterator[str]:
     """Yield why functions are not right, but for TFLite, whose reasons are in the record."""
     found: dict[tuple[str, str], list[str]] = {}
     for name in names:
         for column, reason in reasons.get(name, {}).items():
             if column != _OF_CONVERTER:
-                sentence = reason.partition(" To do:")[0].replace("`", "'")
+                sentence = _of_any_function(reason.partition(" To do:")[0].replace("`", "'"))
                 found.setdefault((column, sentence), []).append(f"`{name}`")
-    if found:
-        yield ""
     for (column, sentence), alike in found.items():
-        yield f"- {', '.join(alike)}, {column}: `{sentence}`"
+        those = every if len(alike) == len(names) else ", ".join(alike)
+        yield f"- {those}, {column}: `{sentence}`"
+
+
+def _of_any_function(sentence: str) -> str:
+    """Return a message without the name of the function of the tests that it is about."""
+    return re.sub(r"(?<=Error: )\w+(?= was exported)", "it", re.sub(r" of _\w+", "", sentence))
 
 
 def names_of_families() -> dict[str, list[str]]:
