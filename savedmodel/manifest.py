@@ -126,8 +126,8 @@ def renew_manifest(
     for path, former in carried.items():
         if former in old.files and old.files[former] != new.files.get(path):
             raise FormatError(
-                f"{former} of the SavedModel that this is made of is not what its manifest says. "
-                f"To do: copy that again, write it again, or remove its {MANIFEST_FILE}."
+                f"{former} of the source SavedModel is not what its manifest says. To do: copy the "
+                f"source again, write it again, or remove its {MANIFEST_FILE}."
             )
     return new
 
@@ -261,8 +261,8 @@ def check_sizes(folder: ModelFolder) -> None:
                 on_disk = sum(stop - start for start, stop in written_extents(file, size))
             if size - on_disk > _MAX_HOLES:
                 raise FormatError(
-                    f"{path} has {size:,} bytes, {size - on_disk:,} of which are on no disk. To "
-                    "do: write the model again."
+                    f"{path} has {size:,} bytes, and {size - on_disk:,} of them are holes that the "
+                    "disk does not store. To do: write the model again."
                 )
 
 

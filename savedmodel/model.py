@@ -67,7 +67,7 @@ class VariablePart:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One variable.
+    """A variable of a SavedModel.
 
     Attributes:
         name: the pytree path with slashes, such as `layers/0/w`; unique in the file.
@@ -475,7 +475,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class SavedModel:
-    """All of a file.
+    """The whole file as a value.
 
     Attributes:
         signatures: at least one.

@@ -46,6 +46,6 @@ which no writer's does. To do: write it again.
         self._left -= amount
         if self._left < 0:
             raise FormatError(
-                f"The file takes more than {self._limit:,} {self._what}, which no writer's does. "
-                "To do: write it again."
+                f"The file takes more than {self._limit:,} {self._what}, more than any writer "
+                "needs. To do: write it again."
             )

@@ -80,7 +80,7 @@ class ArgumentError(StructureError, TypeError):
 
 
 class UnsupportedError(StructureError, NotImplementedError):
-    """There is no way to carry it, such as a callback: leave it out of what crosses."""
+    """Something has no counterpart, such as a callback: leave it out."""
 
     __module__ = "bridge"
 
@@ -104,13 +104,13 @@ class VersionError(InteropError, ValueError, NotImplementedError):
 
 
 class ShardingError(InteropError, ValueError):
-    """The computation needs several devices where one is at hand: export without shardings."""
+    """The computation needs several devices, or a mesh: export it without shardings."""
 
     __module__ = "bridge"
 
 
 class FormatError(InteropError, ValueError):
-    """A file or a message is damaged, or is not what it is said to be: write it again."""
+    """A file is damaged, or of another format: write it again."""
 
     __module__ = "bridge"
 

@@ -323,8 +323,8 @@ def to_exported(call: CallModule) -> export.Exported:
     if specs != expected or exported.platforms != call.platforms:
         raise FormatError(
             f"{call.name} carries an Exported of {len(exported.in_avals)} arguments for "
-            f"{exported.platforms} that is not the one that it says it was made of. To do: write "
-            "the file again."
+            f"{exported.platforms}, which its description does not fit. To do: write the file "
+            "again."
         )
     return exported
 

@@ -138,8 +138,8 @@ def _describe_effect(effect: Any) -> str:
     except Exception:  # noqa: BLE001 - whatever its class raises without arguments
         pass
     raise UnsupportedError(
-        f"The effect {effect} cannot be made again without arguments, so no file can have it. To "
-        "do: leave it out of what is exported."
+        f"The effect {effect} cannot be made without arguments, so a file cannot hold it. To do: "
+        "leave it out of what is exported."
     )
 
 
@@ -375,9 +375,9 @@ class _Namer:
         if sharding.placement is None:
             if self._mesh is None:
                 raise ShardingError(
-                    f"JAX {jax.__version__} has shardings by the names of a mesh's axes alone, and "
-                    f"the sharding {sharding} of an older file is none by the axes of a mesh that "
-                    "all of its shardings share. To do: export the function again."
+                    f"JAX {jax.__version__} has only shardings by the names of a mesh's axes, and "
+                    f"no mesh fits the sharding {sharding} and the others of an older file. To do: "
+                    "export the function again."
                 )
             rank = len(aval.shape) if sharding.rank is None else sharding.rank
             placement = name_axes(sharding, self._mesh, rank)

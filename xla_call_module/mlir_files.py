@@ -81,7 +81,7 @@ def call_of_file(
         if main.has_platform_index:
             raise StructureError(
                 f"{path} was exported for several platforms, and does not say for which. To do: "
-                "pass the jax.export.Exported that it is of, or its serialized bytes."
+                "pass the jax.export.Exported that it comes from, or its serialized bytes."
             )
         artifact = _serialize(path, module)
     spec = partial(_spec, prepared=prepared, narrow=narrow)

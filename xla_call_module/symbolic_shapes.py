@@ -72,8 +72,8 @@ def limited_parsing(texts: object) -> Iterator[None]:
             "write a smaller one."
         )
     error = StructureError(
-        f"JAX takes too long to read {where}. To do: write sizes without powers of sums, and "
-        "with less in one another."
+        f"JAX takes too long to read {where}. To do: write sizes without powers of sums, and with "
+        "less nesting."
     )
     try:
         with limited_steps("to read sizes", error=error):
@@ -151,8 +151,8 @@ def limited_steps(
     ...         abs(number)
     Traceback (most recent call last):
         ...
-    bridge.FormatError: It takes more than 1,000 steps to count, which no honest \
-file does. To do: write it again.
+    bridge.FormatError: It takes more than 1,000 steps to count, more than any \
+writer needs. To do: write it again.
     """
     if sys.getprofile() is not None:
         yield
@@ -178,6 +178,6 @@ file does. To do: write it again.
         sys.setprofile(None)
     if left < 0:
         raise error or FormatError(
-            f"It takes more than {steps:,} steps {what}, which no honest file does. To do: write "
+            f"It takes more than {steps:,} steps {what}, more than any writer needs. To do: write "
             "it again."
         )

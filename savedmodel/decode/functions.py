@@ -201,8 +201,8 @@ class _Reader:
                 assert isinstance(sizes, Constant), "another one is refused before"
                 return Reshape(self.value(below), tuple(map(int, sizes.value.ravel())))
         raise StructureError(
-            f"{', '.join(_unknown([origin]))} in {self.source.key} is no part of a call. To do: "
-            "call that signature in TensorFlow."
+            f"{', '.join(_unknown([origin]))} in {self.source.key} is not part of a call of a JAX "
+            "function. To do: call that signature in TensorFlow."
         )
 
     def read_assignments(self) -> None:
@@ -221,8 +221,8 @@ class _Reader:
                 or place.variable in variables
             ):
                 raise StructureError(
-                    f"The signature {self.source.key} assigns a variable something besides a "
-                    f"result of a JAX function, or twice. To do: {THROUGH_TENSORFLOW}."
+                    f"The signature {self.source.key} assigns a variable twice, or something else "
+                    f"than a result of a JAX function. To do: {THROUGH_TENSORFLOW}."
                 )
             variables.add(place.variable)
             function = self.functions[value.function]

@@ -125,8 +125,8 @@ def check_cut(function: Function, index: int, *, is_cut: bool) -> None:
 
 def _other_padding(call: CallModule) -> StructureError:
     return StructureError(
-        f"Batches around the call of {call.name} are padded or cut in another way than "
-        f"batch_buckets has it. To do: {THROUGH_TENSORFLOW}."
+        f"Batches around the call of {call.name} are padded or cut in another way than by "
+        f"batch_buckets. To do: {THROUGH_TENSORFLOW}."
     )
 
 

@@ -50,8 +50,8 @@ def write_labels(meta_graph: Proto, key: str, output: str, labels: Sequence[str]
         )
     if definition.method_name != PREDICT:
         raise StructureError(
-            f"The {where}: it is one of {definition.method_name}, which has no further outputs. To "
-            "do: pass classes= for scores of classify."
+            f"The {where}: {definition.method_name} allows no further outputs. To do: pass "
+            "classes= for scores of classify."
         )
     is_score = _check_labels(info, labels, where)
     wrapper = _Wrapper.of(meta_graph, definition, where)
@@ -138,8 +138,8 @@ class _Wrapper:
             or sorted(concrete[callee].output_signature.dict_value.fields) != names
         ):
             raise StructureError(
-                f"The {where} have no place: the signature has no function of its own, as those "
-                "that TensorFlow 2 and jax-tf-bridge save have. To do: save the model again."
+                f"The {where} cannot be added: the signature has no function, as those of "
+                "TensorFlow 2 and jax-tf-bridge have. To do: save the model again."
             )
         outputs = concrete[callee].output_signature.dict_value.fields
         return cls(graph, calls[0], functions[0], outputs)

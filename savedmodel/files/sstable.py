@@ -293,7 +293,7 @@ def _decode_restarts(path: Path, data: bytes, span: _Span) -> tuple[tuple[int, .
     if kind:
         raise FormatError(
             f"{path}, byte {span.end}: a block is compressed by {_COMPRESSIONS.get(kind, kind)}, "
-            "where blocks without compression can be read. To do: save it again with TensorFlow."
+            "and only blocks without compression can be read. To do: save it again with TensorFlow."
         )
     if span.end - span.start < 8:
         raise damage(path, span.start, "a block is too short for a restart point")

@@ -95,9 +95,9 @@ def encode_structure(structure: Structure, leaf: Callable[[int], Proto]) -> Prot
     if (depth := _message_depth(structure)) > _MAX_DEPTH:
         raise StructureError(
             "A pytree of arguments or results is nested too deep for saved_model.pb: it takes "
-            f"{depth} messages in one another, {_MESSAGES['dict']} for a dict and "
-            f"{_MESSAGES['list']} for a list; expected at most {_MAX_DEPTH}. To do: nest it less "
-            "deep, or stack arrays that are alike into one."
+            f"{depth} nested messages, {_MESSAGES['dict']} for a dict and {_MESSAGES['list']} for "
+            f"a list; expected at most {_MAX_DEPTH}. To do: nest it less deep, or stack arrays "
+            "that are alike into one."
         )
     return _encode(structure, leaf)
 

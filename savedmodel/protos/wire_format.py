@@ -180,6 +180,6 @@ class _Scan:
 
     def _refuse(self, position: int, flaw: str) -> FormatError:
         return FormatError(
-            f"{self._file}, byte {position}: {flaw}, as in no honest file. It is damaged, or "
-            "made to do harm. To do: write it again."
+            f"{self._file}, byte {position}: {flaw}. The file is damaged, or made to do harm. To "
+            "do: write it again."
         )

@@ -154,6 +154,6 @@ def test_steps_that_are_swallowed():
             except BaseException:  # noqa: BLE001 - it is what is tested
                 return
 
-    match = "more than 100 steps to loop, which no honest file does"
+    match = "more than 100 steps to loop, more than any writer needs"
     with pytest.raises(FormatError, match=match), limited_steps("to loop", steps=100):
         swallow()

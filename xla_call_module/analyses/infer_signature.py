@@ -210,8 +210,8 @@ def _result_shapes(
     names = call.symbols
     if len(names) > _MAX_SYMBOLS:
         raise StructureError(
-            f"{call.name} has {len(names)} dimension variables, and how its results depend on them "
-            f"can be found out for {_MAX_SYMBOLS}. To do: export it again with fewer."
+            f"{call.name} has {len(names)} dimension variables; how its results depend on them can "
+            f"be found out for at most {_MAX_SYMBOLS}. To do: export it again with fewer."
         )
     corners = {  # where the chosen variables are one step larger than the others
         chosen: _sizes(call, {n: _BASE + (_STEP if n in chosen else 0) for n in names})
@@ -305,9 +305,9 @@ def _chosen(
     )
     at = ", ".join(f"{name} = {value}" for name, value in values.items())
     raise StructureError(
-        f"The shape {sizes[index]} of {call.results[index].path} of {call.name} at {at} is no "
-        "polynomial of its dimension variables, and no gradient in the file says what it is, so "
-        "the function cannot be exported again. To do: use the file through TensorFlow."
+        f"The shape {sizes[index]} of {call.results[index].path} of {call.name} at {at} is not a "
+        "polynomial of its dimension variables, and no gradient in the file has it, so the "
+        "function cannot be exported again. To do: use the file through TensorFlow."
     )
 
 

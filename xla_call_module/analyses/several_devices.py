@@ -61,15 +61,15 @@ def check_one_device(call: CallModule, module: Any = None, *, is_alone: bool = T
     with opened as parsed:
         alone = operation_of_several_devices(call, parsed)
     if alone:
-        here = "TensorFlow has one device for it here"
+        here = "TensorFlow runs it on one device"
         runs = f"load its file with bridge.load(path, mesh=...) over {call.nr_devices} devices"
         if not is_alone:
-            here = "what TensorFlow has made around it is for one device"
+            here = "the operations of TensorFlow around it are for one device"
             runs = f"save it with bridge.save, whose file JAX runs over {call.nr_devices} devices"
         raise ShardingError(
             f"{call.name} was exported for {call.nr_devices} devices, and {alone} runs on each of "
-            f"them alone; {here}. To do: run it in JAX, or {runs}; or export it "
-            "for a mesh of one device, or without jax.shard_map, so that the arrays stay whole."
+            f"them separately; {here}. To do: run it in JAX, or {runs}; or export it for a mesh of "
+            "one device, or without jax.shard_map, so that the arrays stay whole."
         )
 
 

@@ -108,10 +108,10 @@ def _read_form(name: str, operation: Any) -> LibraryForm | None:
     attributes = {**library_options(operation), **_result_sizes(operation)}
     if (matrix := routine.symbolic_matrix(attributes, types)) is not None:
         raise StructureError(
-            f"{_place(name, operation)}, on a matrix of type {matrix}: its own shape is symbolic, "
-            "and only the sizes of batches and the numbers of right-hand sides can be. To do: "
-            "export it with the sizes of the matrix, or with linalg='lapack' for a TensorFlow that "
-            "has the library."
+            f"{_place(name, operation)}, on a matrix of type {matrix}: its own shape is symbolic; "
+            "only sizes of batches and numbers of right-hand sides may be. To do: export it with "
+            "the sizes of the matrix, or with linalg='lapack' for a TensorFlow that has the "
+            "library."
         )
     return LibraryForm(target, tuple(sorted(attributes.items())), types)
 

@@ -97,8 +97,8 @@ def _write(operation: Any, mesh: Mesh, where: str) -> None:
         return
     if old.devices or not old.shape.keys() <= mesh.shape.keys():
         raise ShardingError(
-            f"{where} has shardings on the mesh {old}, which cannot be read as some on the mesh "
-            f"{mesh}. To do: take a mesh with axes of these names."
+            f"{where} has shardings on the mesh {old}, which do not fit the mesh {mesh}. To do: "
+            "take a mesh with axes of these names."
         )
     axes = [sdy.MeshAxisAttr.get(axis.name, axis.size) for axis in mesh.axes]
     operation.attributes["mesh"] = sdy.MeshAttr.get(axes)
@@ -121,10 +121,9 @@ def _write_unnamed(operation: Any, saved: Mesh, mesh: Mesh, where: str) -> None:
     if _HLO_SHARDING in attributes:
         if len(operation.results) != 1:
             raise ShardingError(
-                f"{where} has an operation of several results with shardings without names "
-                f"({operation.name} at {describe_location(operation)}), as the GSPMD partitioner "
-                "reads them. To do: take the mesh that it was exported for, or export it with "
-                "Shardy."
+                f"{where} has an operation of several results ({operation.name} at "
+                f"{describe_location(operation)}) with GSPMD's shardings, which have no names of "
+                "axes. To do: take the mesh that it was exported for, or export it with Shardy."
             )
         kind = operation.results[0].type
         attributes[_HLO_SHARDING] = _moved(attributes[_HLO_SHARDING], kind, saved, mesh)

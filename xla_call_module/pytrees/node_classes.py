@@ -209,6 +209,6 @@ class MissingFunction:
             StructureError: always.
         """
         raise StructureError(
-            f"{self.path} was static data of what was exported, and a file has no functions. To "
-            "do: put it in its place again, as in state.replace(apply_fn=model.apply)."
+            f"{self.path} was a function in an exported pytree, and a file has no functions. To "
+            "do: put it back, as in state.replace(apply_fn=model.apply)."
         )

@@ -367,8 +367,8 @@ class StaticData:
             return TreeNode("function", path_of(value), value=self._number(value))
         raise UnsupportedError(
             f"{where} is {value!r:.80} ({path_of(type(value))}), which is neither an array nor "
-            "JSON: it can be no part of a file. To do: make it an array, a number or a text, or "
-            "bind it to the function (functools.partial) and pass the arrays alone."
+            "JSON, so a file cannot hold it. To do: make it an array, a number or a text, or bind "
+            "it to the function (functools.partial) and pass the arrays alone."
         )
 
     def _all(self, values: Any, where: str, depth: int) -> tuple[TreeNode, ...]:
@@ -392,8 +392,9 @@ class StaticData:
         fields = fields_of(value)
         if fields is None:
             raise UnsupportedError(
-                f"{where} is {value!r:.80} ({path_of(type(value))}), static data that is no JSON. "
-                "To do: make its class a dataclass, or bind it to the function (functools.partial)."
+                f"{where} is {value!r:.80} ({path_of(type(value))}), static data that JSON cannot "
+                "write. To do: make its class a dataclass, or bind it to the function "
+                "(functools.partial)."
             )
         names = tuple(TreeNode("value", value=name) for name in fields)
         children = self._all(fields.values(), where, depth)

@@ -161,10 +161,10 @@ def _registered(node: TreeNode, children: Sequence[Any]) -> Any:
     known = registered_by_name().get(node.path)
     if known is None:
         raise _UnregisteredError(
-            f"A pytree type is registered for serialization as {node.path!r:.80}, which none is in "
-            "this process. To do: import the module that registers it, or call jax.export."
-            "register_pytree_node_serialization or register_namedtuple_serialization as when the "
-            "file was written."
+            "The file has a pytree type that was registered for serialization as "
+            f"{node.path!r:.80}, and this process has none of that name. To do: import the module "
+            "that registers it, or call jax.export.register_pytree_node_serialization or "
+            "register_namedtuple_serialization as when the file was written."
         )
     _, deserialize_static, from_children = known
     data = base64.b64decode(str(node.value), validate=True)

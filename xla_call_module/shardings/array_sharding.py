@@ -301,7 +301,7 @@ def name_axes(sharding: Sharding, mesh: Mesh, rank: int) -> Placement:
         if place(placement, rank).is_equivalent_to(sharding):
             return placement
     raise ShardingError(
-        f"The sharding {sharding} is none by the axes of the mesh {mesh}. To do: take the mesh "
+        f"The sharding {sharding} does not fit the axes of the mesh {mesh}. To do: take the mesh "
         "that it was made for."
     )
 

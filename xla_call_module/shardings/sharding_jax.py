@@ -147,8 +147,8 @@ def _check_reduction(spec: Any) -> None:
     kind = getattr(spec, "unreduced_kind", None)
     if kind is not None and kind.name != "sum":
         raise ShardingError(
-            f"{spec} is about parts of which the {kind.name} is meant; known are those that are "
-            "summands. To do: export the function with arrays that are whole or split."
+            f"{spec} has parts that are reduced by {kind.name}; only sums are supported. To do: "
+            "export the function with arrays that are whole or split."
         )
 
 
@@ -166,8 +166,8 @@ def _dim_from_jax(entry: Any) -> DimAxes:
 def _dim_to_jax(dim: DimAxes) -> Any:
     if dim.is_open and dim.names:
         raise ShardingError(
-            f"A dimension is split by {dim.names} and open to more, which JAX cannot say. To do: "
-            "close it."
+            f"A dimension is split by {dim.names} and open to more, which JAX cannot express. To "
+            "do: close it."
         )
     if dim.is_open:
         return PartitionSpec.UNCONSTRAINED

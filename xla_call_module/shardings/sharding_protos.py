@@ -162,8 +162,8 @@ def _check_metadata(data: bytes) -> None:
     """Refuse what is more than where in the program a sharding was set."""
     if _REDUCTION in data and _SUM not in data:
         raise FormatError(
-            f"An OpSharding message is about parts that are no summands: {data!r}. To do: export "
-            "the function with results that are whole or split."
+            f"An OpSharding message has parts that are not summands: {data!r}. To do: export the "
+            "function with results that are whole or split."
         )
 
 

@@ -131,8 +131,8 @@ def find_rule(raw: Any, rules: Mapping[str, R], custom_calls: Mapping[str, R], t
         rule, what = rules.get(raw.name), "it"
     if rule is None:
         raise UnsupportedError(
-            f"{describe_operation(raw)}: {target} has no operation for {what}, or none that is "
-            "written here yet. To do: compute this part outside the exported function."
+            f"{describe_operation(raw)}: {target} has no operation for {what}, or jax-tf-bridge "
+            "does not support it yet. To do: compute this part outside the exported function."
         )
     return rule
 

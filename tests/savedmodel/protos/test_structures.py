@@ -176,7 +176,7 @@ class TestDepth:
             exported = jax.export.export(jax.jit(_first))(spec)
             bridge.save(exported, tmp_path / "model", overwrite=True)
 
-        with pytest.raises(StructureError, match=r"takes \d+ messages in one another.*at most 96"):
+        with pytest.raises(StructureError, match=r"takes \d+ nested messages.*at most 96"):
             save(depth + 1)
         save(depth)
         x = np.ones(2, np.float32)
@@ -196,7 +196,7 @@ class TestDepth:
             nested = jax.jit(lambda x: _nested(x, depth, container))
             bridge.save(nested, tmp_path / "model", args="f32[2]", overwrite=True)
 
-        with pytest.raises(StructureError, match=r"takes \d+ messages in one another.*at most 96"):
+        with pytest.raises(StructureError, match=r"takes \d+ nested messages.*at most 96"):
             save(depth + 1)
         save(depth)
         x = np.ones(2, np.float32)

@@ -202,7 +202,7 @@ def test_parts_that_are_no_summands():
     message = summed._to_xla_hlo_sharding(2).to_proto().SerializeToString()
     assert SUM in message
     assert sharding_from_proto(message).is_equivalent_to(found)
-    with pytest.raises(ShardingError, match="parts of which the max is meant"):
+    with pytest.raises(ShardingError, match="parts that are reduced by max"):
         sharding_from_jax(largest, 2)
 
 

@@ -152,7 +152,7 @@ def test_other_texts(text, match):
         ("08 ffffffffffffffffffff", "no OpSharding message"),
         ("0804 5801 6005", "has the field 11"),
         ("72020801", "has the field 14"),
-        ("0806" + b":\x18\n\x11sdy::reduction_op\x12\x03MAX".hex(), "that are no summands"),
+        ("0806" + b":\x18\n\x11sdy::reduction_op\x12\x03MAX".hex(), "that are not summands"),
         ("09 00", "no OpSharding message"),
         ("0802 2a 06 0802 2a 02 0804", "has the field 5"),
     ],
@@ -181,7 +181,7 @@ def test_classes_of_jax(sharding):
 def test_what_jax_cannot_say():
     mesh = Mesh((MeshAxis("a", 2),))
     half_open = place(Placement(mesh, (DimAxes(("a",), is_open=True),)), 1)
-    with pytest.raises(ShardingError, match="open to more, which JAX cannot say"):
+    with pytest.raises(ShardingError, match="open to more, which JAX cannot express"):
         sharding_to_jax(half_open)
     with pytest.raises(ShardingError, match="2 parts over 2 devices does not say the names"):
         sharding_to_jax(tiled([2]))
