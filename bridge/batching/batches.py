@@ -143,9 +143,9 @@ class BatchedSignature:
         for name, spec in self._signature.outputs.items():
             if spec.shape[:1] != batch:
                 raise StructureError(
-                    f"The output {name} of {key} has shape {_text(spec.shape)}, whose first "
-                    f"dimension is not the batch, {batch[0]}, so that it is no result for each "
-                    "element. To do: export a function that returns a row for each row."
+                    f"The output {name} of {key} has shape {_text(spec.shape)}, without the batch, "
+                    f"{batch[0]}, as its first dimension, so that elements have no result of their "
+                    "own. To do: export a function that returns a row for each row."
                 )
         return batch[0]
 
@@ -297,10 +297,10 @@ class BatchedSignature:
             pair = [np.asarray(to_physical(rows[:kept])) for rows in (one, other)]
             if not are_close(pair[0], pair[1], _MAX_DIFFERENCE):
                 raise StructureError(
-                    f"A row of the output {name} of {self._signature.key} is another one when "
-                    "other rows of the batch are, so that results would depend on which elements "
-                    "happen to come together. To do: export a function that computes each row for "
-                    "itself, such as a network that does not normalize over the batch."
+                    f"A row of the output {name} of {self._signature.key} changes with the other "
+                    "rows of the batch, so that results would depend on which elements happen to "
+                    "come together. To do: export a function that computes each row for itself, "
+                    "such as a network that does not normalize over the batch."
                 )
         self._is_tried = True
 

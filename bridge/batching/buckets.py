@@ -85,8 +85,8 @@ def _with_buckets(
     reason = try_padding(signature, exported, call, buckets, params)
     if reason:
         warn(
-            f"Whether the results of {key} stay the same when its batches are padded was not "
-            f"tried: {reason} To do: compare them where it runs.",
+            f"Padded batches of {key} were not compared with unpadded ones: {reason} To do: "
+            "compare them where it runs.",
         )
     function = dataclasses.replace(signature.function, batch_buckets=buckets)
     if function.check is not None:
@@ -128,8 +128,9 @@ def _check_dimensions(what: str, spec: TensorSpec, buckets: BatchBuckets) -> Non
     others = shape[1:] if buckets.lead(spec) else shape
     if any(buckets.symbol in symbols(dim) for dim in others):
         raise StructureError(
-            f"{what} is {spec}, in which a dimension besides the first one depends on the batch "
-            f"{buckets.symbol}: it would change with what is added. To do: leave batch_buckets out."
+            f"{what} is {spec}, where a dimension besides the first one depends on the batch "
+            f"{buckets.symbol}, and would change with the added rows. To do: leave batch_buckets "
+            "out."
         )
 
 
@@ -148,9 +149,9 @@ def _check_rows(signature: Signature, call: CallModule, buckets: BatchBuckets) -
         what = f"The output {names[index]} of {signature.key}"
         if not buckets.lead(spec):
             raise StructureError(
-                f"{what} is {spec}, without the batch {buckets.symbol}, and depends on it: rows "
-                f"that are added to the batch would count in it, since {mixing.text}. To do: "
-                "return it for each row, or leave it out, or leave batch_buckets out."
+                f"{what} is {spec}, without the batch {buckets.symbol}, and is computed of it: "
+                f"added rows would count, since {mixing.text}. To do: return it for each row, or "
+                "leave it out, or leave batch_buckets out."
             )
         raise StructureError(
             f"{what} {mixing.consequence}: {mixing.text}. So padded batches could have wrong "

@@ -216,9 +216,9 @@ class _Trial:
         on = "the other rows of the batch" if exact else "the number of rows in the batch"
         return StructureError(
             f"The output {name} of {self._signature.key} depends on {on}: its first {rows} rows "
-            "are others when rows are added, as JAX computes them of random inputs. So padded "
-            "batches would have wrong results. To do: leave batch_buckets out; or, where it "
-            "normalizes over the batch, export the function as it is used after training."
+            "change when rows are added, in JAX with random inputs. So padded batches would have "
+            "wrong results. To do: leave batch_buckets out; or, where it normalizes over the "
+            "batch, export the function as it is used after training."
         )
 
 

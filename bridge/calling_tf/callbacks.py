@@ -121,8 +121,8 @@ def read_at_run_time(
         raise UnsupportedError(
             f"{name} reads {', '.join(map(path_of, captures))} whenever the program runs, which "
             "calls back to Python, and the callback cannot leave this process. To do: pass "
-            "variables='constant' to bridge.call_tf, which takes the values of now, or "
-            "variables='argument', which makes parameters of them."
+            "variables='constant' to bridge.call_tf, which keeps their present values, or "
+            "variables='argument', which makes them parameters."
         )
 
     def now() -> Sequence[Any]:
@@ -175,10 +175,9 @@ def _lower(context: Any, *operands: Any, call: DeferredCall, **_: Any) -> Any:
 def _compiled(call: DeferredCall) -> Callable[..., Arrays]:
     if call.compiled is None:
         raise StructureError(
-            f"{call.name} is called with call_tf_graph=True, which keeps it a function of "
-            "TensorFlow's, and JAX alone cannot run the program around it. To do: convert the "
-            "program with jax2tf.convert, and run it in TensorFlow; or leave call_tf_graph=True "
-            "out."
+            f"{call.name} is called with call_tf_graph=True, which keeps it a TensorFlow function, "
+            "and JAX alone cannot run the program around it. To do: convert the program with "
+            "jax2tf.convert, and run it in TensorFlow; or leave call_tf_graph=True out."
         )
     return call.compiled
 

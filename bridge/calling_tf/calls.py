@@ -278,9 +278,9 @@ class CalledFunction:
             narrow = narrow_dtype(dtype)
             warn(
                 f"{path} of {self.__name__} is {dtype}, and while jax_enable_x64 is off JAX has "
-                f"{narrow}: a value that it does not hold becomes another one. To keep 64 bits "
-                "call jax.config.update('jax_enable_x64', True) first; to silence this cast the "
-                f"result to {narrow}."
+                f"{narrow}: values that it cannot hold change. To keep 64 bits call "
+                "jax.config.update('jax_enable_x64', True) first; to silence this cast the result "
+                f"to {narrow}."
             )
 
     def _to_function(
@@ -351,10 +351,10 @@ def _refuse_symbols(specs: Sequence[jax.ShapeDtypeStruct], tree: tree_util.PyTre
     for path, spec in zip(argument_paths(tree), specs, strict=True):
         if not is_static(spec):
             raise StructureError(
-                f"{path} has the symbolic shape {spec.shape}, which only an export has, and with "
-                "compiled=False the function runs through a callback, which cannot be exported. To "
-                "do: leave compiled=False out; or pass graph=True in its place, which keeps the "
-                "function TensorFlow's in what is exported."
+                f"{path} has the symbolic shape {spec.shape}, as in an export, and compiled=False "
+                "runs the function through a callback, which cannot be exported. To do: leave "
+                "compiled=False out; or pass graph=True instead, which exports it as a TensorFlow "
+                "function."
             )
 
 

@@ -50,12 +50,12 @@ def refuse_misread_sizes(traced: TracedFunction, module: Any) -> None:
         has_parts = has_parts or any("_grad/" in node.name for node in nodes)
     for node in [*misread, *(joined if has_parts else ())]:
         raise StructureError(
-            f"{traced.name} cannot be compiled for JAX. XLA takes the greatest possible size for "
-            f"the size of what {node.op} ({node.name}) takes, which depends on data, so the "
+            f"{traced.name} cannot be compiled for JAX. The size of the input of {node.op} "
+            f"({node.name}) depends on data; XLA takes the greatest possible one instead, so the "
             "results would be wrong. To do: count from the front, as in x[tf.shape(x)[0] - 1] for "
-            "x[-1]; leave out tf.roll, exclusive sums and products, and parts and gradients of "
-            "what tf.concat makes of such arrays; or pass compiled=False, which runs the function "
-            "in TensorFlow, through a callback."
+            "x[-1]; leave out tf.roll, exclusive sums and products, and slices and gradients of "
+            "tf.concat of such arrays; or pass compiled=False, which runs the function in "
+            "TensorFlow, through a callback."
         )
 
 

@@ -275,9 +275,9 @@ class CompiledFunction:
         """The rule of `jax.linear_transpose`: the gradient, where it is the same everywhere."""
         if not all(map(self._is_trainable, active)) or not self._is_linear_in(active):
             raise StructureError(
-                f"{self._traced.name} cannot be transposed: the gradient that TensorFlow has of it "
-                "depends on the arguments, so it is not linear in them. To do: transpose a linear "
-                "function, or take jax.vjp, which transposes the derivative at a point."
+                f"{self._traced.name} cannot be transposed: its gradient in TensorFlow depends on "
+                "the arguments, so it is not linear in them. To do: transpose a linear function, "
+                "or take jax.vjp, which transposes the derivative at a point."
             )
         given = [cotangents[index] for index in self._gradients.targets]
         return self._pullback_of(active)(*self._join(inputs, given))

@@ -68,9 +68,9 @@ def refuse_effects(traced: TracedFunction) -> None:
     """
     if stateful := stateful_operations(traced.concrete):
         raise StructureError(
-            f"{traced.name} cannot be differentiated: TensorFlow would run it once more, and "
-            f"{', '.join(stateful)} would assign, or draw random numbers, once more. To do: take "
-            "and return what changes, and use tf.random.stateless_uniform and the like."
+            f"{traced.name} cannot be differentiated: TensorFlow would run it again, and "
+            f"{', '.join(stateful)} would assign, or draw random numbers, again. To do: take and "
+            "return what changes, and use tf.random.stateless_uniform and the like."
         )
 
 

@@ -82,9 +82,9 @@ def _operand(captured: Any, traced: TracedFunction, values: Mapping[int, Any]) -
         is_variable = isinstance(captured, tf.Variable)
         what = f"the variable {captured.name}" if is_variable else "a resource"
         raise StructureError(
-            f"{traced.name} has captured {what}, which a function that stays TensorFlow's "
-            "(graph=True) cannot read while JAX's program runs. To do: pass variables='argument', "
-            "which makes parameters of them, or variables='constant'."
+            f"{traced.name} has captured {what}, which it cannot read with graph=True while the "
+            "JAX program runs. To do: pass variables='argument', which makes them parameters, or "
+            "variables='constant'."
         )
     return read([captured])[0]
 
@@ -179,9 +179,9 @@ class _Rewriter:
             self._rewrite_functions(node, ["then_branch", "else_branch"], "Tin", inside)
         else:
             raise StructureError(
-                f"{node.op} ({node.name}) takes a variable itself, and a function that stays "
-                "TensorFlow's (graph=True) takes its value only. To do: leave graph=True out; or "
-                "have the function read the variable first, as with tf.identity."
+                f"{node.op} ({node.name}) takes a variable itself, and with graph=True a function "
+                "takes values only. To do: leave graph=True out; or have the function read the "
+                "variable first, as with tf.identity."
             )
         return False
 

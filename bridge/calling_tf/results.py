@@ -47,10 +47,10 @@ def result_specs(traced: TracedFunction) -> tuple[jax.ShapeDtypeStruct, ...]:
         if not result.shape.is_fully_defined():
             operation = _first_dynamic(traced.concrete.outputs[index])
             raise DynamicShapeError(
-                f"Result {index} of {traced.name} has the shape {result.shape}: that of what "
+                f"Result {index} of {traced.name} has the shape {result.shape}: the shape that "
                 f"{operation} returns depends on values, and JAX compiles fixed shapes only. To "
-                "do: call it with compiled=False and shapes= of the results, or give the "
-                "operation a fixed size."
+                "do: call it with compiled=False and shapes= of the results, or give the operation "
+                "a fixed size."
             )
         specs.append(jax.ShapeDtypeStruct(tuple(result.shape), result.dtype.as_numpy_dtype))
     return tuple(specs)

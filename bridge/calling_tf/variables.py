@@ -81,9 +81,9 @@ def to_spec(captured: Any, traced: TracedFunction) -> jax.ShapeDtypeStruct:
     """
     if captured.dtype == tf.resource:
         raise StructureError(
-            f"{traced.name} takes a resource that is no variable, of which JAX knows nothing: "
-            f"{_users(captured, traced)} takes it. To do: pass compiled=False, which runs the "
-            "function in TensorFlow, through a callback."
+            f"{traced.name} captures a resource that is not a variable, for "
+            f"{_users(captured, traced)}; JAX cannot read it. To do: pass compiled=False, which "
+            "runs the function in TensorFlow, through a callback."
         )
     if not captured.shape.is_fully_defined():
         raise StructureError(

@@ -74,9 +74,9 @@ def compile_function(traced: TracedFunction) -> bytes:
     if stateful := stateful_operations(traced.concrete):
         raise StructureError(
             f"{traced.name} has effects: {', '.join(stateful)} assign to variables or draw random "
-            "numbers, and what JAX compiles has none. To do: take and return what changes, and use "
-            "tf.random.stateless_uniform and the like; or pass compiled=False, which runs the "
-            "function in TensorFlow, in order."
+            "numbers, and a function that JAX compiles has none. To do: take and return what "
+            "changes, and use tf.random.stateless_uniform and the like; or pass compiled=False, "
+            "which runs the function in TensorFlow, in order."
         )
     for captured in traced.captures:
         to_spec(captured, traced)  # refuses what is no value
@@ -158,8 +158,8 @@ def lower_symbolic(
         if any(map(has_data_dependent_sizes, modules)):
             raise StructureError(
                 f"{traced.name} is not compiled for symbolic sizes: sizes inside of it depend on "
-                "data, too. To do: pass graph=True, which leaves compiling it to the TensorFlow "
-                "that runs what is exported; or export it once for each size."
+                "data, too. To do: pass graph=True, which has the TensorFlow that runs the export "
+                "compile it; or export it once for each size."
             )
         for module, sizes in zip(modules, samples.sizes, strict=True):
             _check_results(module, results, sizes, traced.name)
@@ -214,8 +214,8 @@ def _check_captures(traced: TracedFunction, traces: Sequence[TracedFunction]) ->
     expected = [*map(id, traced.captures)]
     if any([*map(id, other.captures)] != expected for other in traces):
         raise StructureError(
-            f"{traced.name} captures other variables or constants with other sizes. To do: have it "
-            "capture the same ones always; or export it once for each size."
+            f"{traced.name} captures different variables or constants for different sizes. To do: "
+            "have it always capture the same ones; or export it once for each size."
         )
 
 
@@ -317,18 +317,18 @@ def _refusal(name: str, error: Exception) -> StructureError:
     if refusal.is_unbounded:
         return StructureError(
             f"{name} cannot be compiled for JAX: the gradient of a loop keeps values of every "
-            "step, and XLA must know how many steps there are at most. To do: pass "
-            "maximum_iterations= to tf.while_loop; or pass compiled=False, which runs the function "
-            "in TensorFlow, through a callback."
+            "step, and XLA needs a bound on their number. To do: pass maximum_iterations= to "
+            "tf.while_loop; or pass compiled=False, which runs the function in TensorFlow, through "
+            "a callback."
         )
     number, node, operation = refusal.constant or ("", "", "")
     if operation == "TensorListReserve":
         return StructureError(
-            f"{name} cannot be compiled for JAX: {node} keeps values of every step of a "
-            "loop, the length of which XLA does not see across the call of a function. To do: if a "
-            "gradient inside of the loop is that of a tf.custom_gradient (as that of tf.nn.silu "
-            "is), have the loop outside of each tf.function; or pass compiled=False, which runs "
-            "the function in TensorFlow, through a callback."
+            f"{name} cannot be compiled for JAX: {node} keeps values of every step of a loop, and "
+            "XLA does not see the loop's length across a function call. To do: if the loop has the "
+            "gradient of a tf.custom_gradient in it, such as that of tf.nn.silu, move it out of "
+            "every tf.function; or pass compiled=False, which runs the function in TensorFlow, "
+            "through a callback."
         )
     if refusal.kernels:
         what = f"XLA has no {', '.join(refusal.kernels)}"

@@ -133,7 +133,7 @@ def test_a_gradient_that_tensorflow_was_told_is_taken_inside_of_a_loop():
 
 def test_such_a_loop_inside_of_a_function_is_refused():
     called = bridge.call_tf(tf.function(lambda x: tf.map_fn(tripled, x), autograph=False))
-    with pytest.raises(StructureError, match=r"keeps values .*have the loop outside of each tf\.f"):
+    with pytest.raises(StructureError, match=r"keeps values .*move it out of every tf\.f"):
         jax.grad(lambda x: called(x).sum())(X[0])
     called = bridge.call_tf(tf.function(lambda x: tf.map_fn(tripled, x)), compiled=False)
     found = jax.grad(lambda x: called(x).sum())(X[0])
