@@ -27,7 +27,7 @@ def call_tf(
     compiled: bool = True,
     has_side_effects: bool | None = None,
 ) -> CalledFunction:
-    """Return a JAX function that computes what a TensorFlow function computes.
+    """Convert a TensorFlow function to a JAX function, with its gradients.
 
     It works eagerly and under every transformation: `jit`, `grad` of any order and `jvp` (through
     TensorFlow's gradients), `vmap`, JAX's control flow, `checkpoint` and `jax.export`, also with

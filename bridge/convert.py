@@ -44,7 +44,7 @@ def convert(
     updates: Updates | None = None,
     operations: OperationsOption = XLA,
 ) -> Callable[..., Any]:
-    """Return a TensorFlow callable that computes what `fun` computes.
+    """Convert a JAX function to a TensorFlow callable, with its gradients.
 
     It takes tensors, variables, numpy arrays, JAX arrays and Python scalars in any registered
     pytree, positional and keyword, and returns the pytree of tensors that `fun` returns. It works

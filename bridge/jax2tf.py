@@ -100,7 +100,7 @@ def convert(
     native_serialization_platforms: Sequence[str] | None = None,
     native_serialization_disabled_checks: Sequence[DisabledSafetyCheck] = (),
 ) -> Callable[..., Any]:
-    """Return a TensorFlow callable that computes what `fun_jax` computes.
+    """Convert a JAX function to a TensorFlow callable, with its gradients.
 
     Args:
         fun_jax: a Python function of JAX arrays and pytrees of them.
@@ -172,13 +172,13 @@ def convert(
 def _check_deprecated(name: str, value: object) -> None:
     if not value:
         raise UnsupportedError(
-            f"{name}={value}: a graph of TensorFlow's own operations is not made by this function, "
-            "and newer versions of JAX ignore the argument. To do: leave it out, and the function "
-            'is one XlaCallModule operation; or use bridge.convert(fun, operations="tensorflow"), '
-            'or bridge.save(…, operations="tensorflow"), which run without XLA.'
+            f"{name}={value}: this function does not write TensorFlow's own operations, and newer "
+            "versions of JAX ignore the argument. To do: leave it out, for one XlaCallModule "
+            'operation; or use bridge.convert(fun, operations="tensorflow"), or bridge.save(…, '
+            'operations="tensorflow"), which run without XLA.'
         )
     warn(
-        f"{name} is deprecated, and True is what it always is. To do: leave it out.",
+        f"{name} is deprecated, and always True. To do: leave it out.",
         DeprecationWarning,
     )
 
@@ -216,7 +216,7 @@ def call_tf(
     output_shape_dtype: Any = DEFAULT_NATIVE_SERIALIZATION,
     call_tf_graph: bool = False,  # noqa: FBT001, FBT002
 ) -> Callable[..., Any]:
-    """Return a JAX function that computes what a TensorFlow function computes.
+    """Convert a TensorFlow function to a JAX function, with its gradients.
 
     While JAX traces no program, TensorFlow runs it, and its gradient, so that they may do what
     cannot be compiled. Inside of a program it is compiled, and its variables are what they are when

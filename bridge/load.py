@@ -24,7 +24,7 @@ def load(
     *,
     mesh: Mesh | None = None,
 ) -> LoadedModel:
-    """Return the functions of a SavedModel as JAX functions, with everything that was exported.
+    """Read the functions of a SavedModel as JAX functions.
 
     Nothing of the file is run, and a variable is read, and its checksum verified, at its first use.
     If another process replaces the folder, meanwhile or later, everything is still of one version;

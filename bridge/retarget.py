@@ -168,7 +168,8 @@ def retarget(
     if isinstance(exported, str | os.PathLike):
         if to is None:
             raise StructureError(
-                f"Where the SavedModel {os.fspath(exported)} goes is missing. To do: pass to=."
+                f"The folder for the new SavedModel of {os.fspath(exported)} is missing. To do: "
+                "pass to=."
             )
         release = None if tensorflow is None else parse_release(tensorflow)
         target = Target(
@@ -198,9 +199,9 @@ def retarget(
     is_changed = tensorflow is not None or platforms is not None
     if not is_changed or lift or any(option is not None for option in given):
         raise StructureError(
-            f"{exported.fun_name} is an Exported, for which tensorflow= or platforms= is needed "
-            "and, besides gradient_order=, nothing else is taken. To do: export it again for other "
-            "disabled_checks=, or with a newer JAX."
+            f"{exported.fun_name} is an Exported, which needs tensorflow= or platforms= and takes "
+            "only gradient_order= besides. To do: export it again for other disabled_checks=, or "
+            "with a newer JAX."
         )
     kept = exported if gradient_order is None else cut_vjp(exported, gradient_order)
     if platforms is not None:
@@ -215,7 +216,7 @@ def _parse_operations(operations: str | None, *, for_converters: bool) -> bool |
         return parse_operations(operations, for_converters=for_converters)
     if for_converters:
         raise StructureError(
-            "for_converters=True is for TensorFlow's own operations, and operations is missing. To "
+            "for_converters=True needs TensorFlow's own operations, and operations= is missing. To "
             'do: pass operations="tensorflow".'
         )
     return None

@@ -464,9 +464,9 @@ def _no_gradient(name: str, order: int, asked: int) -> str:
     """Return the message of TensorFlow about the first order that is missing."""
     if order < asked:
         return (
-            f"{name} was saved with gradients up to order {order}, and not to the order {asked} "
-            "that was asked for: JAX has no further one, as the warning said when it was saved. To "
-            "do: have a number of steps for each loop, or export it again with its gradients."
+            f"{name} was saved with gradients up to order {order}, not {asked}: JAX has no "
+            "gradient of the next order, as a warning said when it was saved. To do: give each "
+            "loop a fixed number of steps, or export it again with its gradients."
         )
     return (
         f"{name} was saved with gradients up to order {order}. To do: save it with "

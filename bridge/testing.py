@@ -101,7 +101,8 @@ def assert_gradients_match(
     arguments = _to_arrays((args, dict(kwargs or {})))
     if variables and not args:
         raise StructureError(
-            "variables=True holds the first argument, and there is none. To do: pass one."
+            "variables=True makes variables of the first argument, and there is none. To do: pass "
+            "one."
         )
     exported = fun if isinstance(fun, export.Exported) else _export(fun, arguments)
     problem = to_problem(

@@ -32,7 +32,7 @@ __all__ = ["to_jax"]
 
 @api_boundary
 def to_jax(model: Liftable, *, mesh: Mesh | None = None) -> Callable[..., Any]:
-    """Return an exported function as a function of JAX that can be transformed in every way.
+    """Return an exported function as a JAX function that every transformation of JAX takes.
 
     `Exported.call` runs a module as it is. Here each of its operations becomes the primitive of JAX
     that is lowered to it, so that `jax.vmap`, `jax.jvp`, `jax.linearize`, `jax.hessian` and
@@ -93,6 +93,6 @@ def to_jax(model: Liftable, *, mesh: Mesh | None = None) -> Callable[..., Any]:
     if isinstance(opened, CallModule):
         return lift_module(opened, mesh)
     raise StructureError(
-        f"Expected something that was exported, got a {type(model).__name__}. To do: pass a "
+        f"Expected an exported function, got a {type(model).__name__}. To do: pass a "
         "jax.export.Exported, StableHLO, the path of a file, or what bridge.load returned."
     )

@@ -63,7 +63,7 @@ def update(
     to: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
 ) -> UpdatedFile:
-    """Write a SavedModel again with new values of its variables, and the same program.
+    """Write a SavedModel with new values of its variables and the same program.
 
     Nothing is exported. saved_model.pb is the old one byte for byte, so that what was compiled for
     it stays right; warmup requests, assets and the configuration come along, a manifest is written

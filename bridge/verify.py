@@ -39,7 +39,7 @@ def verify(
     quick: bool = False,
     steps: int | None = None,
 ) -> VerifyReport:
-    """Compare what TensorFlow and JAX compute of a SavedModel, gradients of every order included.
+    """Compare TensorFlow with JAX on a SavedModel, gradients of every order included.
 
     A LiteRT model of `bridge.save_litert` is run by ai-edge-litert, in a process of its own, on the
     probes that it was written with, or those of `against`; JAX runs nothing. One that is quantized
@@ -118,13 +118,13 @@ def verify(
     asked = quick or any(option is not None for option in (probes, inputs, steps))
     if against is not None and asked:
         raise StructureError(
-            f"{os.fspath(against)} has the inputs that are compared. To do: leave out probes, "
-            "inputs, quick and steps, or pass them where it is recorded."
+            f"{os.fspath(against)} has the inputs already. To do: leave out probes, inputs, quick "
+            "and steps, or record it with them."
         )
     if os.path.isfile(path):
         if python is not None or asked:
             raise StructureError(
-                f"{os.fspath(path)} is a file, which is compared by the probes in it. To do: leave "
+                f"{os.fspath(path)} is a file, and is compared by the probes in it. To do: leave "
                 "out python, probes, inputs, quick and steps."
             )
         return _verify_file(os.fspath(path), against, record, tolerance)

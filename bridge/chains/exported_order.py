@@ -132,9 +132,9 @@ class ExportedOrder:
             if self.exported.has_vjp():
                 raise
             raise StructureError(
-                f"{self._name} was serialized without its VJP, and it cannot be made of its "
-                f"operations: {cause_of(error)} To do: serialize it with "
-                "Exported.serialize(vjp_order=1) or more."
+                f"{self._name} was serialized without its VJP, which its operations do not yield: "
+                f"{cause_of(error)} To do: serialize it with Exported.serialize(vjp_order=1) or "
+                "more."
             ) from error
         is_read = self._finds_zeros or self._names is None
         return ExportedOrder(

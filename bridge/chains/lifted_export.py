@@ -97,8 +97,8 @@ def export_for_platforms(exported: export.Exported, platforms: Sequence[str]) ->
 def _check_one_device(exported: export.Exported, remedy: str) -> None:
     if exported.nr_devices > 1:
         raise UnsupportedError(
-            f"{exported.fun_name} was exported for {exported.nr_devices} devices, and what is made "
-            f"of its operations is for one alone. To do: {remedy}."
+            f"{exported.fun_name} was exported for {exported.nr_devices} devices, and its "
+            f"operations can be exported again for one alone. To do: {remedy}."
         )
 
 

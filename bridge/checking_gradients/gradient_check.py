@@ -143,8 +143,7 @@ def _check_arguments(
         if leaf.dtype != spec.dtype.numpy:
             raise DtypeError(
                 f"{spec.path} is {leaf.dtype}{list(leaf.shape)}; {call.name} was exported for "
-                f"{spec}. To do: cast it; what has 64 bits is compared inside "
-                "`with jax.enable_x64(True)`."
+                f"{spec}. To do: cast it; compare 64-bit dtypes inside `with jax.enable_x64(True)`."
             )
     bind_symbols(call.name, call.own_args, [leaf.shape for leaf in physical])
 
@@ -272,7 +271,7 @@ class GradientCheck:
         if index < len(problem.inputs) and problem.inputs[index] not in problem.call.kept:
             if actual is None:
                 return None
-            return "is not None, and the function does not use that."
+            return "is not None, although the function does not use it."
         scale = largest(expected[order])
         return _compare(actual, expected[order][index], problem.tolerance, scale=scale)
 

@@ -107,7 +107,7 @@ def to_updates(text: str) -> int | dict[str, Any]:
         ArgumentTypeError: it is nothing of that kind, or gives a key two positions.
     """
     wrong = argparse.ArgumentTypeError(
-        f"{text!r} is no position such as 0, and no list such as train=0 or decode:cache=1"
+        f"{text!r} is neither a position such as 0 nor a list such as train=0 or decode:cache=1"
     )
     try:
         if "=" not in text:

@@ -169,8 +169,8 @@ def _save(traced: ExportedModel, staged: Path, request: ExportRequest) -> None:
     model: Any = traced.exported
     if isinstance(model, Mapping) and request.signature != DEFAULT_SIGNATURE:
         raise StructureError(
-            f"{request.target} has the signatures {sorted(model)}, so that --signature "
-            f"{request.signature} names none. To do: leave it out."
+            f"{request.target} names its signatures itself, {sorted(model)}, so --signature "
+            f"{request.signature} has no effect. To do: leave it out."
         )
     options = dict(request.options)
     if not isinstance(model, Mapping):

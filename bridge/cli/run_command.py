@@ -190,8 +190,8 @@ def _sizes(
     for name, value in wanted.items():
         if known.setdefault(name, value) != value:
             raise StructureError(
-                f"--size {name}={value} is another size than that of the arrays, {known[name]}. "
-                "To do: leave it out."
+                f"--size {name}={value} differs from the size in the arrays, {known[name]}. To do: "
+                "leave it out."
             )
     free = [name for name in runnable.symbols if name not in known]
     if free and any(kind for kind in kinds.values()):

@@ -58,9 +58,9 @@ def print_verification(report: VerifyReport, console: Console) -> None:
         console.print(Text(problem), soft_wrap=True)
     for known in dict.fromkeys(row.known for row in report.rows if row.known):
         console.print()
-        console.print(Text(f"As TensorFlow {report.tensorflow} is known to: {known}"))
+        console.print(Text(f"Known differences of TensorFlow {report.tensorflow}: {known}"))
     console.print()
     outcome = f"{len(wrong)} differ" if wrong else "all as in JAX"
     if any(row.known for row in report.rows):
-        outcome += ", but for what is known of it"
+        outcome += ", but for known differences"
     console.print(f"{len(report.rows)} comparisons with {report.runtime}: {outcome}")

@@ -124,8 +124,8 @@ class VariableState:
             path = self._specs[place].name
             if (other := seen.setdefault(id(self._leaves[place]), path)) != path:
                 raise StructureError(
-                    f"{self._name} has new values for {other} and {path} of variables, which are "
-                    "one tf.Variable. To do: pass it once, or name one of them in updates=."
+                    f"{self._name} has new values for {other} and for {path}, which are the same "
+                    "tf.Variable. To do: pass it once, or name one of them in updates=."
                 )
 
 

@@ -42,31 +42,31 @@ _TENSORFLOW = (
     "with jax.numpy, or make a JAX function of TensorFlow's with bridge.call_tf"
 )
 _BRANCH = (
-    "takes an argument as a Python value{at}, as `if`, `while`, `and` and `assert` do, and what is "
-    "exported gets arrays. To do: compute with jnp.where, jax.lax.cond or jax.lax.while_loop; "
-    f"where the argument is a setting, {_BIND}"
+    "takes an argument as a Python value{at}, as `if`, `while`, `and` and `assert` do, and an "
+    "exported function gets arrays. To do: compute with jnp.where, jax.lax.cond or "
+    f"jax.lax.while_loop; where the argument is a setting, {_BIND}"
 )
 _NUMBER = (
-    "takes an array as a Python number{at}, as float(x), int(x), x.item() and range(x) do, and the "
-    "number is not there while it is traced. To do: compute with the array itself, as in "
-    f"x / x.sum(); where an argument is a setting, {_BIND}"
+    "takes an array as a Python number{at}, as float(x), int(x), x.item() and range(x) do, and a "
+    "traced array has no value. To do: compute with the array itself, as in x / x.sum(); where an "
+    f"argument is a setting, {_BIND}"
 )
 _SHAPE = (
-    "takes the value of an array as a size{at}, and what is exported has shapes that no value "
-    f"decides. To do: take the size of a shape, as in x.shape[0]; where it is an argument, {_BIND}"
+    "takes the value of an array as a size{at}, and shapes of an export cannot depend on values. "
+    f"To do: take the size of a shape, as in x.shape[0]; where it is an argument, {_BIND}"
 )
 _MASK = (
-    "selects by a mask{at}, as in x[x > 0], and the size of what it selects is in no shape. To do: "
+    "selects by a mask{at}, as in x[x > 0], and the size of the result depends on values. To do: "
     "compute with all elements, as in jnp.where(x > 0, x, 0), or select a fixed number, as in "
     "jnp.nonzero(x > 0, size=8)"
 )
 _RESULT = (
-    "returns what is no array. To do: return arrays, and pytrees of them; what else belongs to a "
-    "result, such as a label as text, is for the caller to add"
+    "returns a value that is not an array. To do: return arrays, and pytrees of them; the caller "
+    "can add others, such as labels as text"
 )
 _FIXED = (
-    "needs a size that was given a name as a number. To do: export it with a fixed size, as in "
-    "args='f32[8,3]', or with a constraint that decides the comparison"
+    "needs a symbolic size as a number. To do: export it with a fixed size, as in args='f32[8,3]', "
+    "or with a constraint that decides the comparison"
 )
 _SORTED = (
     "has a dict whose keys have no order, such as 1 and 'a' together, and JAX sorts keys. To do: "
@@ -78,12 +78,12 @@ _SCOPE = (
     "as in args='f32[b,3], f32[c,3]'"
 )
 _KEY = (
-    "draws random numbers, and has no key. To do: save it as it is for inference, with "
+    "draws random numbers, and has no key. To do: save it in inference mode, with "
     "is_training=False (Haiku) or deterministic=True or train=False (linen); or pass a function "
     "that takes a key and hands it on, as in lambda params, key, x: f.apply(params, key, x)"
 )
 _STATE = (
-    "changes its state, as in training. To do: save it as it is for inference, with train=False or "
+    "changes its state, as in training. To do: save it in inference mode, with train=False or "
     "use_running_average=True; or pass a function that calls apply with mutable= and returns the "
     "new state, too"
 )
@@ -200,8 +200,9 @@ def calls_back(name: str, frames: Sequence[tuple[str, int]]) -> UnsupportedError
         return UnsupportedError(
             f"{name} checks its values with equinox.error_if{at}, which calls back to Python, and "
             "the callback cannot leave this process. To do: set the environment variable "
-            "EQX_ON_ERROR=nan before equinox is imported, for NaN in the place of an error, or "
-            "EQX_ON_ERROR=off; or pass throw=False to what diffrax, optimistix and lineax solve."
+            "EQX_ON_ERROR=nan before equinox is imported, for NaN instead of an error, or "
+            "EQX_ON_ERROR=off; or pass throw=False to the solvers of diffrax, optimistix and "
+            "lineax."
         )
     return UnsupportedError(
         f"{name} calls back to Python{at}, and the callback cannot leave this process. To do: "

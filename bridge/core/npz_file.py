@@ -43,8 +43,8 @@ def open_npz(path: str | os.PathLike[str]) -> Iterator[Any]:
             expanded = sum(member.file_size for member in archive.infolist())
         if expanded > size + _MAX_EXPANSION:
             raise FormatError(
-                f"{path} has {size:,} bytes, which are {expanded:,} once they are unpacked. To do: "
-                "write it with numpy.savez, which does not compress."
+                f"{path} unpacks from {size:,} bytes to {expanded:,}. To do: write it with "
+                "numpy.savez, which does not compress."
             )
         file.seek(0)
         with np.load(file, allow_pickle=False) as entries:

@@ -65,7 +65,7 @@ def refuse_for_converters(options: Mapping[str, Any], verb: str) -> None:
     """
     if options.get("for_converters"):
         raise StructureError(
-            f"{verb} writes what TensorFlow runs, and for_converters=True what others read, whose "
-            "numbers TensorFlow's optimizer may change. To do: leave out for_converters, or write "
-            "a file for converters with bridge.save."
+            f"{verb} writes files that TensorFlow runs, and its optimizer may change the numbers "
+            "of files for converters (for_converters=True). To do: leave out for_converters, or "
+            "write a file for converters with bridge.save."
         )

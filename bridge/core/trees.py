@@ -60,8 +60,8 @@ def _text(name: TreeNode) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise StructureError(
-            f"The key {text!r} of a pytree has half of a character (a surrogate), which UTF-8 has "
-            "not. To do: take other letters."
+            f"The key {text!r} of a pytree has half of a character (a surrogate), which UTF-8 "
+            "cannot write. To do: take other letters."
         ) from error
     return text
 
@@ -122,8 +122,8 @@ def nest_by_path(arrays: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:
             part = part.setdefault(key, {}) if isinstance(part, dict) else None
         if not path or not isinstance(part, dict) or path[-1] in part:
             raise StructureError(
-                f"The path {'/'.join(path)!r} of a parameter leads to another one. To do: give "
-                "the parameters different names."
+                f"The path {'/'.join(path)!r} of a parameter is, or goes through, that of another "
+                "one. To do: give the parameters different names."
             )
         part[path[-1]] = value
     return nested

@@ -169,14 +169,14 @@ def _leaves_at(name: str, tree: Any, position: int) -> list[int]:
 def _check_spec(name: str, spec: TensorSpec, variable: Variable) -> None:
     if spec.dtype != variable.dtype:
         raise DtypeError(
-            f"The new value of the parameter {variable.name} is {spec} in what {name} returns, and "
-            f"the parameter {variable.dtype.name}{list(variable.shape)}. To do: cast it in the "
-            "function, as the optimizer's state may need it."
+            f"{name} returns {spec} as the new value of the parameter {variable.name}, which is "
+            f"{variable.dtype.name}{list(variable.shape)}. To do: cast it in the function; the "
+            "optimizer's state may need it, too."
         )
     if spec.shape != variable.shape:
         raise StructureError(
-            f"The new value of the parameter {variable.name} is {spec} in what {name} returns, and "
-            f"the parameter has shape {variable.shape}. To do: return one of the same shape."
+            f"{name} returns {spec} as the new value of the parameter {variable.name}, which has "
+            f"shape {variable.shape}. To do: return one of the same shape."
         )
 
 
@@ -186,10 +186,9 @@ def _no_parameter(
     shown = ", ".join("/".join(place) for place in known[:_MAX_SHOWN])
     more = ", …" if len(known) > _MAX_SHOWN else ""
     return StructureError(
-        f"What {name} returns at position {position} has {'/'.join(path) or 'an array'!r}, and "
-        f"params has no such leaf; it has {shown}{more}. To do: return the new parameters in the "
-        "structure of params, or a part of them; or say which part it is, as in "
-        "updates={'cache': 1}."
+        f"{name} returns {'/'.join(path) or 'an array'!r} at position {position}, and params has "
+        f"no such leaf; it has {shown}{more}. To do: return the new parameters in the structure of "
+        "params, or a part of them; or say which part it is, as in updates={'cache': 1}."
     )
 
 

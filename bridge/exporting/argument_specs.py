@@ -67,8 +67,8 @@ def _read(arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(arguments, (list, tuple)):
         for shape in filter(_is_shape, (arguments, *arguments)):
             raise StructureError(
-                f"args= has the shape {shape!r} in the place of an argument; expected its shape "
-                f"and dtype. To do: write them as text, as in args={_as_text(shape)!r}."
+                f"args= has the bare shape {shape!r}; expected a shape and a dtype. To do: write "
+                f"them as text, as in args={_as_text(shape)!r}."
             )
         return tuple(map(_read_leaves, arguments)), {}
     return (_read_leaves(arguments),), {}
@@ -201,7 +201,7 @@ def _like(leaf: Any, name: str, symbols: _Symbols) -> jax.ShapeDtypeStruct:
 def _check_width(dtype: str, name: str) -> None:
     if dtype in WIDE and is_narrowed(dtype):
         raise DtypeError(
-            f"{name} is {dtype}, of which JAX makes 32 bits by itself. To do: "
+            f"{name} is {dtype}, and JAX has 32 bits only while jax_enable_x64 is off. To do: "
             "jax.config.update('jax_enable_x64', True) before anything else (--x64 of the command "
             "jax-tf-bridge), or write the narrower dtype."
         )

@@ -25,10 +25,9 @@ _SPACE = re.compile(r"\s*")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _MAX_DEPTH = 50
 _GRAMMAR = (
-    "write an array as f32[b,28,28] (a dtype as JAX abbreviates it, and sizes, of which those "
-    "that are not numbers are symbolic, and None or ? is one without a name), a keyword argument "
-    "as name=f32[b], and pytrees as (f32[], i32[b]), [f32[], i32[b]] and "
-    "{image: f32[b,28], mask: bool[b]}"
+    "write an array as f32[b,28,28] (a dtype as JAX abbreviates it, and sizes: numbers, names of "
+    "symbolic ones, None or ? for one without a name), a keyword argument as name=f32[b], and "
+    "pytrees as (f32[], i32[b]), [f32[], i32[b]] and {image: f32[b,28], mask: bool[b]}"
 )
 
 

@@ -98,9 +98,10 @@ def export_model(
     function = to_model_function(model, params, next(iter((updates or {}).values()), None))
     if args is None and function.inputs is None:
         raise StructureError(
-            f"Expected a jax.export.Exported, got {type(model).__name__} ({function.name}) without "
-            "what its arguments are. To do: pass args= (--args), such as args='f32[b,28,28]', or "
-            "args=() where there are none; or export it with jax.export.export first."
+            f"{function.name}, a {type(model).__name__}, is exported for shapes and dtypes of its "
+            "arguments, and args= is missing. To do: pass args= (--args), such as "
+            "args='f32[b,28,28]', or args=() where there are none; or export it with "
+            "jax.export.export first."
         )
     specs, by_name = to_specs(function.inputs if args is None else args, constraints=constraints)
     leading = () if function.params is None else (function.params,)
@@ -170,8 +171,9 @@ def _check_shared(key: str, params: Any, others: Any) -> None:
     own_tree: Any = tree  # the stub of its class lacks `==`
     if own_tree != first or any(a is not b for a, b in zip(leaves, known, strict=True)):
         raise StructureError(
-            f"{key} has other parameters than the function before it, and the signatures of a file "
-            "share theirs. To do: save it to a file of its own, or pass functions of one params=."
+            f"{key} has other parameters than the function before it, and all signatures of a file "
+            "share one params=. To do: save it to a file of its own, or pass functions of one "
+            "params=."
         )
 
 
@@ -195,6 +197,6 @@ def _read_of(key: str, model: Any) -> Any:
 def _refuse_arguments(**given: Any) -> None:
     if passed := [name for name, value in given.items() if value is not None]:
         raise StructureError(
-            f"{passed[0]}= is for a function or a module, and what was passed is exported already. "
-            "To do: leave it out, or pass the function."
+            f"{passed[0]}= is for a function or a module, and the model is exported already. To "
+            "do: leave it out, or pass the function."
         )

@@ -90,8 +90,8 @@ def _of_keras(keras: ModuleType, model: Any, params: Any) -> ModelFunction | Non
     _refuse_params(name, params)
     if keras.backend.backend() != "jax":
         raise ArgumentError(
-            f"{name} is on Keras's backend {keras.backend.backend()}, and JAX computes only what "
-            "is on its own. To do: set KERAS_BACKEND=jax before Keras is imported."
+            f"{name} runs on Keras's backend {keras.backend.backend()}; expected jax. To do: set "
+            "KERAS_BACKEND=jax before Keras is imported."
         )
     if not model.built:
         raise StructureError(
@@ -283,7 +283,7 @@ _ADAPTERS: Mapping[str, Callable[[ModuleType, Any, Any], ModelFunction | None]] 
 def _refuse_params(name: str, params: Any) -> None:
     if params is not None:
         raise StructureError(
-            f"{name} holds its parameters, and params= was passed besides. To do: leave it out."
+            f"{name} holds its parameters, and params= was passed, too. To do: leave it out."
         )
 
 
@@ -304,8 +304,8 @@ def _refuse_new_state(name: str, old: Sequence[Any], new: Sequence[Any]) -> None
 
 def _new_state(name: str, what: str) -> StructureError:
     return StructureError(
-        f"{name} changes {what}, as in training, when it is called, and only its results are taken "
-        "here. To do: pass it as it is for inference: model.eval() in nnx, or initial_carry= for "
-        "the carry of an nnx.RNN that is drawn; is_training=False in the function that Haiku "
+        f"{name} changes {what}, as in training, when it is called, and a file would have its "
+        "results only. To do: pass it in inference mode: model.eval() in nnx, or initial_carry= "
+        "for the carry of an nnx.RNN that is drawn; is_training=False in the function that Haiku "
         "transforms; or pass a function that takes the state and returns the new one, too."
     )

@@ -117,7 +117,7 @@ def nest(arrays: Mapping[str, Any], *, separator: str | None = None) -> Any:
         return _with_lists(nest_by_path(zip(paths, arrays.values(), strict=True)))
     except StructureError as error:
         raise StructureError(
-            f"{error} Or split the keys at something else than {separator!r} (--params-separator)."
+            f"{error} Or split the keys at another text than {separator!r} (--params-separator)."
         ) from error
 
 

@@ -106,8 +106,8 @@ class PlainParameters:
                 arrays.append((path, jax.numpy.asarray(leaf)))
             elif isinstance(leaf, _NUMBERS) and before.get(place, leaf) != leaf:
                 raise StructureError(
-                    f"The number {before[place]} at {'/'.join(place)} of the parameters is "
-                    f"{leaf} afterwards, and only arrays become variables. To do: make it an "
+                    f"The function changes the number {before[place]} at {'/'.join(place)} of the "
+                    f"parameters to {leaf}, and only arrays become variables. To do: make it an "
                     "array, as in jnp.asarray(0)."
                 )
         return nest_by_path(arrays)

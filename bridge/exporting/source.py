@@ -173,8 +173,8 @@ def read_source(
         source = _source_of(open_model(model, stand_ins=True), params, format_)
     else:
         raise StructureError(
-            "args= is for a function or a module, and what was passed is exported already. To do: "
-            "leave it out, or pass the function."
+            "args= is for a function or a module, and the model is exported already. To do: leave "
+            "it out, or pass the function."
         )
     if not updates:
         return source
@@ -212,8 +212,8 @@ def _export(
     """Return a function or a module for one platform, exported as `bridge.save` does it."""
     if isinstance(model, Mapping):
         raise StructureError(
-            f"Expected one function, got a mapping of {len(model)}, and {format_.name} is a single "
-            "one. To do: pass one of them, and write a file for each."
+            f"{format_.name} holds one function, and the mapping has {len(model)}. To do: write a "
+            "file for each."
         )
     if not isinstance(platform, str):
         raise no_platform(platform, "The function is lowered for it here.")

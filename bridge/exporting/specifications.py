@@ -109,8 +109,8 @@ class UnknownDimensions:
         named = "".join(parts)
         if re.search(r"\bNone\b|\?", named):
             raise StructureError(
-                f"The shape {text!r} computes something of a dimension without a name. To do: give "
-                "it one, such as b."
+                f"The shape {text!r} computes with a dimension that has no name. To do: give it "
+                "one, such as b."
             )
         return named
 

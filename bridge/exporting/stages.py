@@ -206,8 +206,8 @@ def _from_lowered(
     args, kwargs = _specs(lowered.args_info)
     if symbolic := [a for a in tree_util.tree_leaves((args, kwargs)) if _is_symbolic(a)]:
         raise StructureError(
-            f"The function was lowered with an argument of shape {symbolic[0].shape}; dimension "
-            "variables are arguments of their own there. To do: pass the traced function."
+            f"The function was lowered with an argument of shape {symbolic[0].shape}, and lowering "
+            "makes further arguments of dimension variables. To do: pass the traced function."
         )
     results = _specs(lowered.out_info)
 
@@ -263,8 +263,8 @@ def _check_devices(module: Any) -> None:
             count *= int(str(attributes[name]).split(" ", 1)[0])
     if count > 1:
         raise ShardingError(
-            f"The function was lowered for {count} devices, and what its arguments are on is not "
-            "in what was lowered. To do: use jax.export.export."
+            f"The function was lowered for {count} devices, and a lowered function does not tell "
+            "where its arguments are. To do: use jax.export.export."
         )
 
 
@@ -278,8 +278,8 @@ def _kept(name: str, given: Sequence[TensorType], taken: Sequence[TensorType]) -
     if forward != backward or len(forward) != len(taken):
         raise StructureError(
             f"{name} was lowered with {len(taken)} of its {len(given)} arguments, since the others "
-            "are not used, and their types do not tell which. To do: jax.jit(f, keep_unused=True), "
-            "or pass the traced function."
+            "are unused, and the types do not tell which. To do: jax.jit(f, keep_unused=True), or "
+            "pass the traced function."
         )
     return forward
 

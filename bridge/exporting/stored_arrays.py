@@ -97,9 +97,8 @@ def _npz_array(path: Path, entries: Any, key: str, members: frozenset[str]) -> S
         shape, dtype = array.shape, array.dtype
     if dtype.kind not in "biufc":
         raise DtypeError(
-            f"{path} has {key!r} as {dtype}, which says nothing of what the bits are; "
-            "numpy writes bfloat16 and float8 so. To do: write a .safetensors file, or store "
-            "it as float32."
+            f"{path} has {key!r} as {dtype}, which does not tell the dtype; numpy writes bfloat16 "
+            "and float8 this way. To do: write a .safetensors file, or store it as float32."
         )
     return StoredArray(shape, dtype, read)
 

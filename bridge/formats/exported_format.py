@@ -112,8 +112,8 @@ def _runnable(exported: export.Exported) -> Runnable:
             except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
                 raise StructureError(
                     f"JAX cannot call {call.name}, exported for {', '.join(exported.platforms)} "
-                    f"and {exported.nr_devices} device(s): {quote(error)}. To do: run it where it "
-                    "was exported for."
+                    f"and {exported.nr_devices} device(s): {quote(error)}. To do: run it on what "
+                    "it was exported for."
                 ) from error
             return [to_physical(leaf) for leaf in tree_util.tree_leaves(results)]
 

@@ -543,7 +543,7 @@ class TensorGraph:
         if name not in self._sources:
             raise StructureError(
                 f"The dimension variable {name} does not follow from the shape of any input. To "
-                "do: export the function with an argument one of whose dimensions it is."
+                "do: export the function with an argument that has this dimension."
             )
         source, axis, slope, offset = self._sources[name]
         size = self._dimension(source, axis)

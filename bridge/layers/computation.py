@@ -151,9 +151,9 @@ class LayerComputation:
             wanted = {name for call in function.chain for name in call.hoisted}
             if missing := sorted(wanted - self._constants.keys()):
                 raise FormatError(
-                    f"{function.name} has a constant that is a weight of the layer, "
-                    f"constants/{missing[0][:12]}…, and its value is not the one that was written. "
-                    "To do: load the weights from the file that the layer comes from."
+                    f"The weight constants/{missing[0][:12]}… of the layer, a constant of "
+                    f"{function.name}, has another value than the one that was written. To do: "
+                    "load the weights from the file that the layer comes from."
                 )
             self._runs[key] = make_run(function, self._constants)
         return function, self._runs[key]

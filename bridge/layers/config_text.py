@@ -259,7 +259,7 @@ def _check_kept(call: CallModule, check: ShapeCheck) -> None:
     if len(check.kept) != len(check.call.args) or not all(
         index in call.kept and call.args[index].shape == spec.shape for index, spec in pairs
     ):
-        raise FormatError(f"{_WHERE}: {call.name} has the sizes of other arguments compared.")
+        raise FormatError(f"{_WHERE}: the shape check of {call.name} is for other arguments.")
 
 
 def _is_vjp(vjp: CallModule, call: CallModule) -> bool:

@@ -254,9 +254,9 @@ class LayerBase:
         function = self._computation.artifact.inference
         if self._computation.takes_mask and "mask" not in function.keywords:
             raise StructureError(
-                f"{function.name} has a parameter mask, which the layer {self.name} was first "
-                "called without, and its input has a mask. To do: pass it, as in "
-                "layer(x, mask=embedding.compute_mask(tokens)), or leave the parameter out."
+                f"The input of the layer {self.name} has a mask, and {function.name} takes one, "
+                "but the layer was first called without it. To do: pass it, as in layer(x, "
+                "mask=embedding.compute_mask(tokens)), or leave the parameter out."
             )
         return function.output_masks(self.name, inputs, lambda leaf: pairs.get(id(leaf)))
 

@@ -94,8 +94,9 @@ def to_computation(
                 raise
             said = str(error).partition(" To do: ")[0]
             raise StructureError(
-                f"{said} Keras hands a mask on beside a layer of JAX. To do: pass it, as in "
-                "layer(x, mask=embedding.compute_mask(tokens)), or give the parameter a default."
+                f"{said} Keras does not pass a mask to a layer of JAX by itself. To do: pass it, "
+                "as in layer(x, mask=embedding.compute_mask(tokens)), or give the parameter a "
+                "default."
             ) from error
 
     return LayerComputation(

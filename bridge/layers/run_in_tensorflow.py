@@ -65,9 +65,9 @@ def _no_jaxlib(function: LayerFunction) -> str:
     if not function.since:
         made_for, cure = "does not say which releases run it as it stands", "save the model again"
     return (
-        f"{function.name} is in a layer that {made_for}, and TensorFlow {here} is imported: to "
-        "find a form for that takes jaxlib, which is not installed. To do: pip install jaxlib; "
-        f"or, where it is installed, {cure}."
+        f"{function.name} is in a layer that {made_for}, and TensorFlow {here} is imported: "
+        "converting it needs jaxlib, which is not installed. To do: pip install jaxlib; or, where "
+        f"it is installed, {cure}."
     )
 
 

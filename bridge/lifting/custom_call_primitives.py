@@ -21,7 +21,7 @@ def _shape_assertion(op: LiftedOperation) -> Any:
     holds = op.operands[0]
     if not isinstance(holds, np.ndarray):
         op.refuse(
-            "it asserts what is not known of all sizes that the arguments may have",
+            "it asserts something that may be false for some sizes of the arguments",
             "export with the constraints of the artifact's dimensions, or with concrete sizes",
         )
     if not holds.all():

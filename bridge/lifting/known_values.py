@@ -179,8 +179,9 @@ def _device_number(value: DeviceNumber) -> Any:
         number = lax.axis_index(names) if names else np.zeros((), np.int32)
     except NameError as error:
         raise UnsupportedError(
-            f"The module uses the place of a device along {', '.join(names)}, which XLA partitions "
-            "by itself here. To do: export it with these axes manual in jax.shard_map."
+            f"The module uses the position of a device along {', '.join(names)}, and XLA "
+            "partitions these axes by itself here. To do: export it with these axes manual in "
+            "jax.shard_map."
         ) from error
     return lax.convert_element_type(number, value.dtype)
 

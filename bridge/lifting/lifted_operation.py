@@ -124,7 +124,7 @@ class LiftedOperation(Attributes):
         """
         shape = self.types[0].shape
         if None in shape:
-            self.refuse("its result has a size that nothing says")
+            self.refuse("its result has an unknown size")
         return tuple(dim for dim in shape if dim is not None)
 
     @property

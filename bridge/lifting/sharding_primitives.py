@@ -72,9 +72,9 @@ def _constrain(value: LiftedValue, placement: Placement, mesh: JaxMesh | None) -
     """
     if placement.unreduced:
         raise UnsupportedError(
-            f"Of an array each device has a summand, along {', '.join(placement.unreduced)}, which "
-            "is expressed by JAX's explicit types of arrays only. To do: export the function with "
-            "arrays that are whole or split."
+            f"An array is unreduced along {', '.join(placement.unreduced)}: each device has a "
+            "summand, which only JAX's explicit sharding types express. To do: export the function "
+            "with arrays that are whole or split."
         )
     if is_known(value) or not placement.mesh.axes:
         return value

@@ -211,10 +211,10 @@ def _check(
         place = first_difference(list(rows).index(first))
         where = f" The first operation that differs is {place}." if place else ""
         raise UnsupportedError(
-            f"LiteRT computes something else than JAX: {first.signature} with inputs that are "
-            f"{first.inputs}: {first.problem}{where} {len(wrong)} of {len(rows)} probes differ. To "
-            f"do: {_constraint(rows, sizes)}leave out of the function what differs; tolerance= "
-            "allows more, and verify=False returns the model as it is."
+            f"LiteRT and JAX differ in {first.signature} where inputs are {first.inputs}: "
+            f"{first.problem}{where} {len(wrong)} of {len(rows)} probes differ. To do: "
+            f"{_constraint(rows, sizes)}leave out of the function what differs; tolerance= allows "
+            "more, and verify=False returns the model as it is."
         )
     for row in edges:
         if row.inputs.split(",")[0] == _UNSAID:

@@ -110,8 +110,8 @@ def bind_signatures(
     for key, one in bound.items():
         if "self" in one.inputs.values():
             raise StructureError(
-                f"Signature {key!r} has an input 'self', which the interpreter in Python cannot be "
-                "given by name. To do: pass inputs=['another name']."
+                f"Signature {key!r} has an input 'self', which LiteRT's interpreter for Python "
+                "cannot take by name. To do: pass inputs=['another name']."
             )
     return bound
 
@@ -126,9 +126,8 @@ def _variables_of(known: Collection[Source]) -> set[str]:
     files = {id(one.file) for one in known if names.intersection(one.variables.values())}
     if len(files) > 1:
         raise StructureError(
-            "Signatures of several files, or of a file and of functions, have variables of the "
-            f"same names, such as {min(names)!r}, which one of them assigns. To do: write a model "
-            "for each, or pass state='arguments'."
+            f"Several of the files and functions have a variable {min(names)!r}, and one of them "
+            "assigns it. To do: write a model for each, or pass state='arguments'."
         )
     return names
 

@@ -64,8 +64,8 @@ def check_quantize(quantize: Any, calibration: Any, bound: Mapping[str, BoundCal
         )
     if quantize == "int8" and (keys := [key for key, one in bound.items() if one.assigned]):
         raise UnsupportedError(
-            f"quantize='int8' is for models without variables, and {', '.join(keys)} assigns such. "
-            "To do: pass state='arguments', or another quantize=."
+            f"quantize='int8' is for models without variables, and {', '.join(keys)} assigns "
+            "variables. To do: pass state='arguments', or another quantize=."
         )
     if importlib.util.find_spec("ai_edge_quantizer") is None:
         raise MissingDependencyError.of("quantize=", _WHEEL, extra="litert")
@@ -130,9 +130,9 @@ def _of_file(path: str | os.PathLike[str], bound: Mapping[str, BoundCall]) -> An
             calls[key] = [{name: a[n] for name, a in given.items()} for n in range(count)]
     if not calls:
         raise StructureError(
-            f"{path} has the arrays {', '.join(arrays) or 'of nothing'}, and none for all inputs "
-            "of a signature. To do: name them as the inputs, or SIGNATURE/INPUT; the first axis "
-            "has the calls."
+            f"{path} has no array for some input of each signature; it has "
+            f"{', '.join(arrays) or 'none at all'}. To do: name them as the inputs, or "
+            "SIGNATURE/INPUT; the first axis has the calls."
         )
     return calls
 
@@ -144,8 +144,8 @@ def _sample(call: Any, bound: BoundCall, key: str) -> dict[str, Array]:
         call = dict(zip(names, several, strict=False)) if len(several) == len(names) else {}
     if set(call) != set(names):
         raise StructureError(
-            f"A call in calibration is not one of {key!r}, whose inputs are {', '.join(names)}. To "
-            "do: pass an array for each, as a mapping from their names, or a tuple in this order."
+            f"A calibration call does not fit {key!r}, whose inputs are {', '.join(names)}. To do: "
+            "pass an array for each, as a mapping from their names, or a tuple in this order."
         )
     specs = {name: bound.original.args[index] for index, name in bound.inputs.items()}
     try:
@@ -251,8 +251,8 @@ def _greatest_error(model: bytes, trials: Sequence[Trial], process: LiteRTProces
             for name, wanted in trial.expected[0].items():
                 if results[name].shape != wanted.shape or not _is_like(results[name], wanted):
                     raise UnsupportedError(
-                        f"The quantized model returns {name} of {trial.signature} with elements "
-                        "that are no finite numbers, where JAX has such. To do: pass another "
+                        f"The quantized model returns NaN or infinity in {name} of "
+                        f"{trial.signature}, where JAX returns finite numbers. To do: pass another "
                         "quantize=, or other calibration data."
                     )
                 errors.append(greatest_error(results[name], wanted))

@@ -79,8 +79,8 @@ def gradient_source(exported: export.Exported, order: Any, *, name: str = "") ->
         return "saved"
     if not _is_differentiable(exported):
         raise StructureError(
-            f"{name} has no gradient of order {order}: all arguments or all results of that of "
-            f"order {order - 1} are integers. To do: ask for a lower order."
+            f"{name} has no gradient of order {order}: all arguments or all results of order "
+            f"{order - 1} are integers. To do: ask for a lower order."
         )
     flat: Flat = _differentiable(exported, name, saved)
     for _ in range(saved, order):
@@ -175,10 +175,9 @@ def _differentiable(exported: export.Exported, name: str, order: int) -> Differe
             return pull_back_lifted(lifted, arguments, cotangents, places)
         except NO_RULE as error:
             raise StructureError(
-                f"{name} has gradients up to order {order}, and order {order + 1} is asked for, "
-                f"which cannot be made of its operations: {cause_of(error)} To do: save it with "
-                f"gradient_order={order + 1} or more; export it again if it was serialized with "
-                "fewer."
+                f"{name} has gradients up to order {order}, and its operations do not yield order "
+                f"{order + 1}: {cause_of(error)} To do: save it with gradient_order={order + 1} or "
+                "more; export it again if it was serialized with fewer."
             ) from error
 
     call = DifferentiableCall(name, len(in_avals), _sealed(plain, name), lifted, pull_back)

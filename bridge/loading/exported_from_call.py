@@ -238,8 +238,8 @@ def _export(
         if isinstance(error, InteropError):
             raise
         raise StructureError(
-            f"{function.__name__} and what is around it in the file are no JAX function of "
-            f"symbolic shapes: {quote(error)}. To do: {THROUGH_TENSORFLOW}."
+            f"{function.__name__} with the operations around it in the file is not a JAX function "
+            f"of symbolic shapes: {quote(error)}. To do: {THROUGH_TENSORFLOW}."
         ) from error
 
 
@@ -342,8 +342,8 @@ def _input_specs(signature: Signature, functions: Sequence[_Function]) -> dict[s
     for name, shape in shapes.items():
         if shape is None:
             raise StructureError(
-                f"The input {name} has an unknown rank, and is not passed to a module as it is. "
-                f"To do: {THROUGH_TENSORFLOW}."
+                f"The input {name} has an unknown rank, and the file changes it before a module "
+                f"takes it. To do: {THROUGH_TENSORFLOW}."
             )
     return {
         name: dataclasses.replace(declared[name], shape=shapes[name])

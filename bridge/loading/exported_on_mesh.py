@@ -162,7 +162,7 @@ def check_divides(
             axes = axes_text([(axis, sizes[axis]) for axis in names])
             raise ShardingError(
                 f"{path} of {name} has shape {list(shape)}, and dimension {index} is split along "
-                f"the mesh's {axes}, of which {shape[index]} is no multiple. To do: pad it to a "
+                f"the mesh's {axes}, which do not divide {shape[index]}. To do: pad it to a "
                 "multiple, or take a mesh with smaller axes."
             )
 
@@ -410,9 +410,9 @@ def _other_mesh(where: str, count: int, mesh: AbstractMesh) -> ShardingError:
     axes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
     return ShardingError(
         f"{where} was exported for {count} devices, without names for the axes of their mesh, and "
-        f"its shardings are none by the axes of the mesh {axes}. To do: take a mesh of "
-        f"{count} devices with axes of the sizes that it was exported for, in their order; or load "
-        "it without a mesh, for one device."
+        f"its shardings do not fit the axes of the mesh {axes}. To do: take a mesh of {count} "
+        "devices with axes of the sizes that it was exported for, in their order; or load it "
+        "without a mesh, for one device."
     )
 
 

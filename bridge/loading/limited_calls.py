@@ -171,8 +171,8 @@ class LimitedCalls:
             )
         except ProcessDeath as error:
             raise TimeLimitError(
-                f"JAX does not run {self._name} with these inputs: {error}. To do: have it end "
-                "whatever its inputs are."
+                f"JAX does not run {self._name} with these inputs: {error}. To do: make it end for "
+                "all inputs."
             ) from error
         if "error" in answer:
             raise RuntimeError(answer["error"])

@@ -427,8 +427,9 @@ class VariableValues:
         self._missing |= missing
         warn(
             f"The pytrees of {exported.fun_name} have classes that this process has not imported, "
-            f"or has with other fields: {', '.join(sorted(missing))}. Stand-ins have their "
-            "fields. To do: import them before bridge.load; on the command line, by --import.",
+            f"or that have other fields here: {', '.join(sorted(missing))}. Classes with the same "
+            "fields stand in for them. To do: import them before bridge.load; on the command line, "
+            "by --import.",
         )
 
     def host(self, index: int) -> np.ndarray[Any, Any]:

@@ -87,9 +87,9 @@ class StatefulSignature:
             leaves, tree = self._signature.call_on(self._state, args, kwargs)
             if any(isinstance(leaves[index], jax.core.Tracer) for index in assigned):
                 raise StructureError(
-                    f"{self._signature.key} advances the parameters of the model, and is called "
-                    "inside of jax.jit or another transformation, where nothing can be kept. To "
-                    "do: call signature.exported.call(params, ...), which returns them."
+                    f"{self._signature.key} updates the parameters of the model, which it cannot "
+                    "do inside of jax.jit or another transformation. To do: call "
+                    "signature.exported.call(params, ...), which returns them."
                 )
             self._state |= {variable: leaves[index] for index, variable in assigned.items()}
         return without_updates(tree, leaves, assigned)

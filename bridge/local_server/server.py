@@ -171,6 +171,6 @@ def _answer(model: ServedModel, answer: Callable[..., Any], request: Any, contex
 
 def _taken(port: int, option: str, error: Exception) -> StructureError:
     return StructureError(
-        f"Nothing can listen at port {port} of {_HOST}: {error}. To do: end what listens there, or "
-        f"take another by {option}=0, which is any that is free."
+        f"Nothing can listen at port {port} of {_HOST}: {error}. To do: stop what listens there, "
+        f"or take any free port with {option}=0."
     )

@@ -89,14 +89,14 @@ def convert(bound: BoundCall, opset: int | None) -> BareModel:
     version = DEFAULT_OPSET if opset is None else opset
     if version not in OPSETS or not isinstance(version, int | np.integer):
         raise VersionError(
-            f"opset is {opset!r}; expected {OPSETS[0]} to {OPSETS[-1]}, for which this package "
-            "knows what ONNX Runtime computes. To do: take one of these, or leave it out."
+            f"opset is {opset!r}; expected {OPSETS[0]} to {OPSETS[-1]}, which this package "
+            "supports. To do: take one of these, or leave it out."
         )
     known = onnx.defs.onnx_opset_version()
     if version > known:
         raise VersionError(
-            f"opset is {version}, and the installed onnx {onnx.__version__} knows those up to "
-            f"{known}. To do: take an older one, or a newer onnx."
+            f"opset is {version}, and the installed onnx {onnx.__version__} has {known} at most. "
+            "To do: take an older one, or a newer onnx."
         )
     may_rise = opset is None and known >= BITCAST_OPSET
     try:

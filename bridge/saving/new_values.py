@@ -176,7 +176,7 @@ def _match(
         matches = find(path)
         if len(matches) > 1:
             raise StructureError(
-                f"params has a leaf {text!r}, and {where} several variables of that name: "
+                f"params has a leaf {text!r}, and {where} has several variables of that name: "
                 f"{', '.join(sorted(v.key for v in matches))}. To do: pass it under one of these "
                 "keys."
             )

@@ -164,8 +164,8 @@ def _to_array(leaf: Any, name: str) -> Any:
     if isinstance(leaf, jax.Array):
         if leaf.is_deleted():
             raise StructureError(
-                f"The parameter {name} has been deleted, as jax.jit does with what is donated to "
-                "it. To do: save what the function returned, or leave out donate_argnums."
+                f"The parameter {name} has been deleted, as jax.jit does with donated arguments. "
+                "To do: save what the function returned, or leave out donate_argnums."
             )
         if is_key(leaf):
             require_own_runtime(f"the key data of the parameter {name}")

@@ -72,7 +72,7 @@ def compose(
     overwrite: bool = False,
     **options: Unpack[SaveOptions],
 ) -> str:
-    """Write a SavedModel whose signature is TensorFlow functions around a call; its folder.
+    """Write a SavedModel with TensorFlow functions around a model; return its folder.
 
     What a request has goes through `preprocess` to the inputs of the call, and the outputs of the
     call through `postprocess` to the response. Lookup tables, variables and asset files that the
@@ -216,8 +216,8 @@ def _load(folder: ModelFolder, signature: str, bare: str) -> tuple[Any, Any, _Lo
     loaded = _load_in_tensorflow(folder)
     if bare in loaded.signatures or bare == signature or not bare.isidentifier():
         raise StructureError(
-            f"The signature {signature} cannot stay under the key {bare!r}, which is taken or no "
-            "name. To do: pass another one as bare=."
+            f"The signature {signature} cannot have the key {bare!r}, which is taken or not a "
+            "valid name. To do: pass another one as bare=."
         )
     return loaded, loaded.signatures[signature], lost
 

@@ -208,9 +208,9 @@ def check_batching(signatures: Sequence[ServedSignature], batching: Batching) ->
         if signature.assigns:
             raise StructureError(
                 f"{signature.key} assigns variables and cannot be batched: TensorFlow Serving "
-                "batches the requests of every signature, so that one step would be made of "
-                "several clients' requests and of rows that fill the batch up. To do: publish "
-                "without batching, or the signatures that only read as a model of their own."
+                "batches the requests of every signature, so that one step would take several "
+                "clients' requests and the rows that pad them. To do: publish without batching, or "
+                "publish the signatures that only read as another model."
             )
         _check_inputs(signature)
         _warn_of_other_sizes(signature, batching)
@@ -251,13 +251,13 @@ def _warn_of_other_sizes(signature: ServedSignature, batching: Batching) -> None
         what = f"{signature.key}, input {tensor} may have other sizes in each request. "
         if batching.pad_variable_length_inputs:
             warn(
-                f"{what}TensorFlow Serving pads those of a batch to the largest with the first "
-                "element of each, such as a pixel, and the results are those of the padded ones. "
-                "To do: bring them to one size before the call, by preprocess= or in the client."
+                f"{what}TensorFlow Serving pads all of a batch to the largest, with the first "
+                "element of each, such as a pixel, and the model sees them padded. To do: bring "
+                "them to one size before the call, by preprocess= or in the client."
             )
         else:
             warn(
-                f"{what}TensorFlow Serving fails all requests of a batch with several ('have "
+                f"{what}TensorFlow Serving fails all requests of a batch with several sizes ('have "
                 "different shapes and padding is turned off'). To do: bring them to one size "
                 "before the call, by preprocess= or in the client; or publish without batching."
             )

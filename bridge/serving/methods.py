@@ -42,9 +42,9 @@ class ServingMethod:
         spec = specs.get(self.input)
         if spec is None or len(specs) > 1 or spec.dtype != tf.string or spec.shape.rank != 1:
             raise StructureError(
-                f"The request has {', '.join(map(str, specs.values()))}; {self.name} gives a "
-                f"signature serialized tf.Examples, in the one input {self.input!r}. To do: pass "
-                "examples=True, and let preprocess= return what is no feature of them."
+                f"The request has {', '.join(map(str, specs.values()))}; {self.name} passes "
+                f"serialized tf.Examples in one input, {self.input!r}. To do: pass examples=True, "
+                "and let preprocess= return the inputs that are not features of them."
             )
 
 

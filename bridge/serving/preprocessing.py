@@ -78,8 +78,8 @@ def read_request(
         features = {name: _to_feature(name, spec) for name, spec in given.items()}
     if not features:
         raise StructureError(
-            "No input has a batch in front, so that there is nothing to be read from tf.Examples. "
-            "To do: leave examples= out, or pass preprocess=."
+            "No input has a batch as its first dimension, so tf.Examples cannot hold any. To do: "
+            "leave examples= out, or pass preprocess=."
         )
     below = _called(inputs, preprocess, given, beside)
     return _of_examples(below, features, given, one_name)
@@ -92,8 +92,8 @@ def _of_examples(
     others = {name: spec for name, spec in below.specs.items() if name not in given}
     if one_name in others:
         raise StructureError(
-            f"The input {one_name} of the signature has the name that the tf.Examples come under. "
-            "To do: give it another one by inputs=."
+            f"The input {one_name} of the signature has the name of the input for tf.Examples. To "
+            "do: give it another one by inputs=."
         )
 
     def to_inputs(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -270,8 +270,8 @@ def _to_feature(name: str, spec: Any) -> Any:
     """
     if not spec.shape.rank or spec.shape[0] is not None or None in spec.shape[1:]:
         raise StructureError(
-            f"{name} is {spec}, whose rows have no fixed shape, so that no tf.Example has one. To "
-            "do: pass the features as examples=, and preprocess= that makes the input of them."
+            f"{name} is {spec}, and a tf.Example has rows of fixed shapes only. To do: pass the "
+            "features as examples=, and a preprocess= that makes the input of them."
         )
     if spec.dtype == tf.string:
         stored = tf.string
@@ -282,7 +282,7 @@ def _to_feature(name: str, spec: Any) -> Any:
     else:
         raise DtypeError(
             f"{name} is {spec}, and a tf.Example has float32, int64 and strings. To do: pass the "
-            "features as examples=, and preprocess= that makes the input of them."
+            "features as examples=, and a preprocess= that makes the input of them."
         )
     return tf.io.FixedLenFeature(spec.shape[1:], stored)
 

@@ -93,8 +93,8 @@ _COMPOSED = ("preprocess", "postprocess", "request", "examples", "method", "clas
 
 
 _UNCHANGED = (
-    "unchanged: its program, weights and files for the server are these already, so there is no "
-    "new version (force=True, or --force, makes one)"
+    "unchanged: the newest version has this program, these weights and files for the server, so "
+    "none is added (force=True, or --force, makes one)"
 )
 # They are made anew with every version.
 _OF_A_VERSION = frozenset({FIRST_REQUESTS_FILE, MANIFEST_FILE, PUBLICATION_FILE})
@@ -378,9 +378,8 @@ def _fill_with_weights(
     if model is not None:
         if not isinstance(model, str | os.PathLike):
             raise StructureError(
-                f"weights= are put into a SavedModel, and model is a {type(model).__name__}. To "
-                "do: pass the folder of one, or None for the newest version; or the weights as "
-                "params=."
+                f"weights= go into a SavedModel, and model is a {type(model).__name__}. To do: "
+                "pass the folder of one, or None for the newest version; or the weights as params=."
             )
         source = folder.with_name("source")
         _refuse_options(_without_operations(options), "weights= are put into a SavedModel")
@@ -391,8 +390,8 @@ def _fill_with_weights(
     versions = base.versions()
     if not versions:
         raise StructureError(
-            f"{base.path} has no version whose program new weights are for. To do: publish a model "
-            "first, or pass the folder of one."
+            f"{base.path} has no version to put new weights into. To do: publish a model first, or "
+            "pass the folder of one."
         )
     newest = max(versions)
     source = folder.with_name("source")
@@ -547,8 +546,8 @@ def _check_labels(labels: Any, weights: Any) -> None:
         return
     if weights is not None:
         raise StructureError(
-            "weights= are put into a program that has its labels, so labels= has no effect. To do: "
-            "leave it out, or publish the model again with params= and labels=."
+            "weights= go into a program that has its labels already, so labels= has no effect. To "
+            "do: leave it out, or publish the model again with params= and labels=."
         )
     is_mapping = isinstance(labels, Mapping) and all(isinstance(name, str) for name in labels)
     for texts in labels.values() if is_mapping else [None]:
@@ -720,8 +719,8 @@ def _place(
         with base.numbering():
             if newest is not None and max(base.versions(), default=0) != newest:
                 raise _SupersededError(
-                    f"{base.path} had the newest version {newest} when new weights were put into "
-                    f"it, and has others now. To do: try again once other publishers pause."
+                    f"Another version was published to {base.path} while new weights were put into "
+                    f"version {newest}. To do: try again once other publishers pause."
                 )
             number = version if version is not None else max([0, *base.taken()]) + 1
             if number > MAX_VERSION:

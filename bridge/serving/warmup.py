@@ -67,7 +67,7 @@ _Inputs = Mapping[str, np.ndarray[Any, Any]]
 
 @api_boundary
 def add_warmup(path: str | os.PathLike[str], warmup: Any, *, name: str = "", seed: int = 0) -> int:
-    """Write the requests that TensorFlow Serving warms a SavedModel up with; return their number.
+    """Write warmup requests for TensorFlow Serving into a SavedModel; return their number.
 
     An older file of them is replaced in one step. `publish` does the same before a version can be
     seen, so that no server ever loads it without them.
@@ -300,7 +300,7 @@ def _known_sizes(
     if not any(by_key.values()):
         raise StructureError(
             "warmup=True warms up with the allowed batch sizes, and neither batching nor "
-            "batch_buckets says which they are. To do: pass warmup=(1, 8, 32), or one of these."
+            "batch_buckets has any. To do: pass warmup=(1, 8, 32), or one of these."
         )
     return {key: sizes for key, sizes in by_key.items() if sizes}
 
@@ -381,7 +381,7 @@ def _array(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]:
         array = _strings(key, tensor, value)
     elif (dtype := tensor.dtype) is None:
         raise DtypeError(
-            f"{key}, input {tensor} has TensorFlow's dtype number {tensor.enum}, of which no "
+            f"{key}, input {tensor} has TensorFlow's dtype number {tensor.enum}, for which no "
             "example can be written. To do: leave this signature out, by warmup={key: …}."
         )
     else:

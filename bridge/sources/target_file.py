@@ -43,8 +43,8 @@ def target_file(
     path = parse_path(path)
     if is_remote(path):
         raise StructureError(
-            f"The model is to be written to {path!r}; expected the path of a file on a disk. To "
-            "do: write it there, and copy it to where it is to be."
+            f"{path!r} is not a file on a disk, where the model is written. To do: write it to "
+            "one, and copy it."
         )
     target = Path(os.path.abspath(path))
     for file in (target, *beside(target)):

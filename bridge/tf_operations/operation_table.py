@@ -61,8 +61,8 @@ def _dtype_of(element: str, *, where: str) -> np.dtype[Any]:
         if dtype.mlir == element:
             return dtype.numpy
     raise DtypeError(
-        f"{where}: elements of type {element}, of which TensorFlow has no operations. To do: "
-        "convert it to a wider dtype before the export."
+        f"{where}: TensorFlow has no operations for elements of type {element}. To do: convert it "
+        "to a wider dtype before the export."
     )
 
 

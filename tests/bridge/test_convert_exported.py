@@ -79,7 +79,7 @@ def test_one_without_a_vjp_that_is_not_differentiable():
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = converted(x)
-    match = r"without its VJP, and it cannot be made.*everse.*serialize\(vjp_order=1\)"
+    match = r"without its VJP, which its operations do not yield.*everse.*serialize\(vjp_order=1\)"
     with pytest.raises(StructureError, match=match):
         tape.gradient(y, x)
 

@@ -273,7 +273,7 @@ def test_another_value_of_a_constant(model, tmp_path):
         file["model_weights"].visititems(change)
     assert len(found) == 1
     loaded = keras.models.load_model(path, compile=False)
-    with pytest.raises(FormatError, match="its value is not the one that was written"):
+    with pytest.raises(FormatError, match="has another value than the one that was written"):
         loaded.get_layer("first")(X)
 
 

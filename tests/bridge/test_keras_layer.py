@@ -344,7 +344,7 @@ def test_a_function_gets_the_mask_that_is_passed():
     found, plain = model.predict(np.array([[1, 2, 0, 0, 0]], "int32"), verbose=0)
     np.testing.assert_array_equal(found[:, :2], plain[:, :2])
     assert not found[:, 2:].any()
-    with pytest.raises(StructureError, match=r"masked has a parameter mask.*To do: pass it"):
+    with pytest.raises(StructureError, match=r"has a mask, and masked takes one.*To do: pass it"):
         ExportedLayer(masked)(embedding(tokens))
 
 

@@ -220,7 +220,7 @@ class TestSources:
             model = save(loop, tmp_path / "m", np.float32(0), order=1)
         x = np.float32(1)
         assert jax.jvp(model, (x,), (x,)) == (16, 16)
-        match = r"gradients up to order 0, and order 1 is asked for.*[Rr]everse-mode"
+        match = r"gradients up to order 0, and its operations do not yield order 1.*[Rr]everse-mode"
         with pytest.raises(StructureError, match=match):
             jax.grad(model)(x)
         with pytest.raises(StructureError, match=match):
@@ -251,7 +251,7 @@ class TestWithoutLifting:
 
     def test_an_order_that_was_not_saved(self, model):
         loss = lambda x: model(x)[0].sum()  # noqa: E731
-        match = r"up to order 1, and order 2 is asked for.*tanh.*gradient_order=2 or more"
+        match = r"up to order 1, .* do not yield order 2.*tanh.*gradient_order=2 or more"
         with pytest.raises(StructureError, match=match):
             jax.grad(lambda x: jax.grad(loss)(x).sum())(X)
         with pytest.raises(StructureError, match=match):

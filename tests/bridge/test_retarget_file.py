@@ -257,7 +257,9 @@ def test_what_has_no_older_form(tmp_path):
 
 
 def test_options_for_files_are_none_for_an_exported(exported, ours):
-    with pytest.raises(StructureError, match="is an Exported, for which tensorflow= or platforms="):
+    with pytest.raises(
+        StructureError, match="is an Exported, which needs tensorflow= or platforms="
+    ):
         bridge.retarget(exported, "2.16", disabled_checks=["platform"])
     with pytest.raises(StructureError, match=r"is missing\. To do: pass to="):
         bridge.retarget(ours, "2.16")

@@ -162,9 +162,11 @@ def test_what_it_is_no_use_for_is_refused(files, tmp_path):
     options = {"args": "f32[b]", "for_converters": True}
     with pytest.raises(StructureError, match=r"operations is 'xla'.*leave out for_converters"):
         bridge.save(jnp.sin, tmp_path / "model", **options)
-    with pytest.raises(StructureError, match="operations is missing"):
+    with pytest.raises(StructureError, match="operations= is missing"):
         bridge.retarget(files / "mlp", to=tmp_path / "model", for_converters=True)
     for verb in (bridge.serving.publish, bridge.serving.compose):
-        with pytest.raises(StructureError, match=f"{verb.__name__} writes what TensorFlow runs"):
+        with pytest.raises(
+            StructureError, match=f"{verb.__name__} writes files that TensorFlow runs"
+        ):
             verb(jnp.sin, tmp_path / "model", **options, **PLAIN)
     assert not list(tmp_path.iterdir())

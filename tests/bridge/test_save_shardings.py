@@ -309,7 +309,7 @@ def split(tmp_path_factory):
 
 REFUSAL = (
     r"_manual was exported for 8 devices, and jax\.shard_map at .*test_save_shardings\.py:\d+ "
-    r"runs on each of them alone.*bridge\.load\(path, mesh=\.\.\.\) over 8 devices"
+    r"runs on each of them separately.*bridge\.load\(path, mesh=\.\.\.\) over 8 devices"
 )
 
 

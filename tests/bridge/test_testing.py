@@ -290,7 +290,12 @@ class TestMisuse:
         [
             (3, (ROW,), {}, "Expected a Python function or a jax.export.Exported, got int"),
             (jnp.sin, ([ROW, "text"],), {}, r"args\[0\]\[1\] is a str; expected an array or a Pyt"),
-            (lambda: 1.0, (), {"variables": True}, "holds the first argument, and there is none"),
+            (
+                lambda: 1.0,
+                (),
+                {"variables": True},
+                "makes variables of the first argument, and there is none",
+            ),
         ],
     )
     def test_what_is_no_function_or_argument(self, fun, args, options, match):

@@ -195,7 +195,9 @@ class TestFolder:
         said = json.loads(manifest.read_text())
         said["files"][PROTO]["sha256"] = "0" * 64
         manifest.write_text(json.dumps(said))
-        with pytest.raises(FormatError, match=r"saved_model\.pb of the SavedModel .* its manifest"):
+        with pytest.raises(
+            FormatError, match=r"saved_model\.pb of the source SavedModel .* its manifest"
+        ):
             bridge.update(tmp_path / "m", {"step": 1})
         assert bridge.load(tmp_path / "m").params.step == 0
 

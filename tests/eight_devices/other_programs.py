@@ -141,7 +141,9 @@ def test_shard_map_in_a_function(tmp_path):
         input_signature=[tf.TensorSpec(X.shape, tf.float16, name="z")],
     )
     tf.saved_model.save(module, tmp_path / "again", signatures=module.f)
-    with pytest.raises(ShardingError, match=r"made around it is for one device.*bridge\.save"):
+    with pytest.raises(
+        ShardingError, match=r"operations of TensorFlow around it are for one device.*bridge\.save"
+    ):
         bridge.load(tmp_path / "again", mesh=mesh)(X.astype(np.float16))
 
 

@@ -443,7 +443,7 @@ def test_a_gradient_that_needs_sizes_as_numbers(residuals, compiled, tmp_path):
     with tf.GradientTape() as tape:
         tape.watch(x)
         result = product(x)
-    why = "The gradient of .*prod needs a size that was given a name as a number"
+    why = "The gradient of .*prod needs a symbolic size as a number"
     with pytest.raises(StructureError, match=why):
         tape.gradient(result, x)
     with pytest.raises(StructureError, match=why):

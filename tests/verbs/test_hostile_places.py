@@ -193,7 +193,7 @@ def test_an_asset_that_was_grown(versions, tmp_path):
     path = tmp_path / "base" / "2"
     (path / MANIFEST_FILE).unlink()
     _hole(path / "assets/words.txt")
-    with time_limit(10), pytest.raises(FormatError, match="of which are on no disk"):
+    with time_limit(10), pytest.raises(FormatError, match="of them are holes"):
         bridge.serving.publish(path, tmp_path / "other")
 
 
@@ -244,9 +244,9 @@ def test_files_of_numbers(tmp_path, thing, name):
 def test_arrays_that_unpack_to_more_than_the_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(npz_file, "_MAX_EXPANSION", 1 << 20)
     np.savez_compressed(tmp_path / "params.npz", w=np.zeros(1 << 19, np.float32))
-    with pytest.raises(FormatError, match=r"bytes, which are 2,\d+,\d+ once they are unpacked"):
+    with pytest.raises(FormatError, match=r"unpacks from [\d,]+ bytes to 2,\d+,\d+\."):
         read_parameters(tmp_path / "params.npz")
-    with pytest.raises(FormatError, match="once they are unpacked"):
+    with pytest.raises(FormatError, match="unpacks from"):
         read_trials(tmp_path / "params.npz")
 
 

@@ -206,7 +206,9 @@ def test_functions_that_nobody_passes(tmp_path):
     bridge.save(exported, tmp_path / "m")
     found = bridge.load(tmp_path / "m")(X)
     assert isinstance(found, TrainState)
-    with pytest.raises(StructureError, match=r"Module\.apply was static data.*apply_fn="):
+    with pytest.raises(
+        StructureError, match=r"Module\.apply was a function in an exported pytree.*apply_fn="
+    ):
         found.apply_fn({}, X)
 
 
@@ -286,10 +288,10 @@ def test_a_class_with_other_fields_has_a_stand_in(files, monkeypatch):
 
     monkeypatch.setattr("tests.verbs.pytree_classes.Pair", Other)
     monkeypatch.setattr("tests.verbs.pytree_classes.Data", Attributes)
-    with pytest.warns(UserWarning, match=r"with other fields: .*pytree_classes:Pair\. "):
+    with pytest.warns(UserWarning, match=r"other fields here: .*pytree_classes:Pair\. "):
         found = bridge.load(files / "named tuple")(Pair(X, X))
     assert (found._fields, type(found) is Pair) == (("x", "y"), False)
-    with pytest.warns(UserWarning, match=r"with other fields: .*pytree_classes:Data\. "):
+    with pytest.warns(UserWarning, match=r"other fields here: .*pytree_classes:Data\. "):
         bridge.load(files / "dataclass")(Data(X, X))
 
 

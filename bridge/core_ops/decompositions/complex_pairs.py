@@ -147,7 +147,7 @@ def _as_complex(value: Any) -> ComplexParts:
 
 def _refuse(op: _PairedOperation) -> NoReturn:
     op.refuse(
-        "it is not computed of the parts of complex numbers",
+        "it has no form in real and imaginary parts",
         "compute it of the real and the imaginary part in the function itself",
     )
 

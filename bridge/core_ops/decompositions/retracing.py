@@ -150,9 +150,9 @@ def numbered_scope(raw: Any, number: int, target: str) -> Iterator[None]:
             if tracing_error_kind(error) != "size":
                 raise
             raise UnsupportedError(
-                f"{describe_operation(raw)}: in {target} its symbolic sizes would "
-                f"have to be known ({str(error).splitlines()[0]}) To do: export the function for "
-                "sizes that are numbers, at least those that the operation works along."
+                f"{describe_operation(raw)}: {target} needs the sizes of this operation as numbers "
+                f"({str(error).splitlines()[0]}) To do: export the function for fixed sizes, at "
+                "least those that the operation works along."
             ) from error
 
 

@@ -89,8 +89,8 @@ def _check_dtypes(call: CallModule, free: Sequence[TensorSpec]) -> None:
     for spec in (*free, *call.results):
         if storage_dtype(spec.dtype.numpy) is None:
             raise DtypeError(
-                f"{spec.path} of {call.name} is {spec.dtype.name}, of which LiteRT computes "
-                "nothing. To do: export the function for float32 or complex64."
+                f"{spec.path} of {call.name} is {spec.dtype.name}, which LiteRT cannot compute. To "
+                "do: export the function for float32 or complex64."
             )
 
 

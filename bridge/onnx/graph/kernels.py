@@ -69,8 +69,8 @@ def dtype_of(element: str, *, where: str) -> np.dtype[Any]:
         if dtype.mlir == element and dtype.name in _ONNX_NAMES:
             return dtype.numpy
     raise DtypeError(
-        f"{where}: elements of type {element}, which ONNX's operations do not take. Those that "
-        f"go through: {', '.join(_ONNX_NAMES)}; and in wider ones "
+        f"{where}: ONNX's operations do not take elements of type {element}. They take "
+        f"{', '.join(_ONNX_NAMES)}, and, converted to wider dtypes, "
         f"{', '.join(narrow.name for narrow in NARROW_TYPES.values())}. To do: convert it to one "
         "of these before the export."
     )

@@ -28,8 +28,8 @@ def convert(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
         return value
     if graph.opset < FLOAT8_OPSET and {value.dtype.name, dtype.name}.intersection(_FLOAT8):
         raise VersionError(
-            f"ONNX has floats of 8 bits from opset {FLOAT8_OPSET} on, and it is to be "
-            f"{graph.opset}. To do: take a newer one."
+            f"ONNX has floats of 8 bits from opset {FLOAT8_OPSET} on, and opset is {graph.opset}. "
+            "To do: take a newer one."
         )
     is_float = np.zeros(0, dtype).dtype.kind not in "biu"
     if value.is_float and not is_float and dtype != np.bool_:

@@ -12,7 +12,7 @@ from bridge.cli.main import main
 
 @pytest.mark.parametrize("name", [name for name in bridge.__all__ if name.endswith("Error")])
 def test_what_an_error_says_is_a_command_that_explains_it(name, capsys):
-    with pytest.raises(bridge.StructureError, match="without what its arguments are") as caught:
+    with pytest.raises(bridge.StructureError, match="args= is missing") as caught:
         bridge.save(abs, "never")
     (note,) = caught.value.__notes__
     command = shlex.split(note.removeprefix("More: ").partition(" (")[0])

@@ -304,7 +304,7 @@ def test_an_exported_file(command, project, tmp_path):
     np.testing.assert_allclose(loaded(tf.zeros(3)), np.ones(3))
     status, _, said = command("cosine.stablehlo", "--args", "f32[3]", "--overwrite")
     assert status == 2
-    assert "is for a function or a module, and what was passed is exported" in said
+    assert "is for a function or a module, and the model is exported" in said
 
 
 def test_a_difference_has_its_own_status(command, tmp_path, monkeypatch):
@@ -345,7 +345,7 @@ def test_a_check_that_cannot_be_made_has_its_own_status(command, tmp_path, monke
         ("exported_network.py:predict", [], "To do: write exported_network:function"),
         ("exported_network", [], "nor of the form module:function"),
         ("params.npz", [], "is no serialized Exported"),
-        ("exported_network:predict", [], "got function (predict) without what its arguments are"),
+        ("exported_network:predict", [], "predict, a function, is exported for shapes"),
         ("exported_network:predict", ["--args", "f32[b,4"], "the ']' of the shape is missing"),
         ("exported_network:predict", [*ARGS[:3], "no.npz"], "no.npz"),
         ("exported_network:predict", [*ARGS, "--params-key", "dens"], "no 'dens' among ['dense']"),
@@ -509,4 +509,4 @@ def test_a_position_that_is_none(capsys):
     for text in ("first", "train=", "a:b:c=1", "train=0,train=1", "train=0,train:w=1", "=0"):
         with pytest.raises(SystemExit, match="2"):
             main(["export", "a:b", "--out", "c", "--updates", text])
-        assert "is no position such as 0" in capsys.readouterr().err
+        assert "is neither a position such as 0" in capsys.readouterr().err

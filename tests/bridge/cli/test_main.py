@@ -139,7 +139,7 @@ class TestWeights:
         assert main(["publish", str(saved), "--warmup", "1", base]) == 0
         for command in (["--weights", params, base], [base, "--weights", params]):
             assert main(["publish", *command]) == 0
-        assert "unchanged: its program" in capsys.readouterr().out
+        assert "unchanged: the newest version has this program" in capsys.readouterr().out
         assert main(["publish", base, "--weights", params, "--force"]) == 0
         assert main(["publish", str(saved), "--weights", params, base, "--json"]) == 0
         *_, last = capsys.readouterr().out.split("\n{")

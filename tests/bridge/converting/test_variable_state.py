@@ -124,7 +124,10 @@ def test_what_does_not_fit_is_refused():
         bridge.convert(step, variables={"w": X}, updates=0)
     variables = _variables()
     wrong = bridge.convert(lambda s, x: {"n": s["w"]}, variables=variables, updates=0)
-    with pytest.raises(DtypeError, match=r"parameter n is float32\[3\] in what .*int32"):
+    with pytest.raises(
+        DtypeError,
+        match=r"returns float32\[3\] as the new value of the parameter n, which is int32",
+    ):
         wrong(X)
     other = bridge.convert(lambda s, x: (s, x), variables=variables, updates=2)
     with pytest.raises(StructureError, match=r"position 2.*tuple of 2"):

@@ -83,7 +83,7 @@ def main(folder: Path) -> None:
             refused.append(str(error))
         subclassed(X)
     assert "has not been built" in refused[0]
-    assert "without what its arguments are" in refused[1]
+    assert "and args= is missing" in refused[1]
     bridge.save(subclassed, folder / "subclassed", args="f32[b,3]")
     expected["subclassed"] = subclassed(X)
 

@@ -186,7 +186,7 @@ def test_specs_and_texts_together():
         ("f32[-1]", StructureError, r"args\[0\] has the shape '-1', with a size of -1"),
         ("f32[b+]", StructureError, r"args\[0\] has the shape 'b\+': syntax error"),
         ("f32[_]", StructureError, r"args\[0\] has the shape '_'"),
-        ("f32[2*None]", StructureError, r"args\[0\]: The shape '2\*None' computes something of"),
+        ("f32[2*None]", StructureError, r"args\[0\]: The shape '2\*None' computes with"),
         ("f32[mod(?,2)]", StructureError, r"args\[0\]: The shape 'mod\(\?,2\)' computes"),
         ((True,), ArgumentError, r"args\[0\] is True; .*functools.partial"),
         ({"x": object()}, ArgumentError, r"kwargs\['x'\] is <object"),

@@ -142,7 +142,7 @@ def test_what_is_not_installed(tmp_path, monkeypatch, module, name):
 
 def test_two_arrays_in_one_place():
     for arrays in ({"a": 1, "a/b": 2}, {"a/b": 1, "a": 2}):
-        with pytest.raises(StructureError, match=r"leads to another one\. .*params-separator"):
+        with pytest.raises(StructureError, match=r"that of another one\. .*params-separator"):
             nest(arrays)
 
 

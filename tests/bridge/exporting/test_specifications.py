@@ -41,7 +41,7 @@ def test_dimensions_without_names():
     assert found == [("d0", "d1"), ("d2", "3")]
     converted = bridge.convert(lambda x: x * 2, polymorphic_shapes="None, None")
     assert converted(np.ones((2, 3), "float32")).shape == (2, 3)
-    with pytest.raises(StructureError, match="computes something of a dimension without a name"):
+    with pytest.raises(StructureError, match="computes with a dimension that has no name"):
         _specify((None,), polymorphic_shapes="2*None")
 
 

@@ -64,7 +64,7 @@ def test_calibration_of_a_file(tmp_path):
     by_name = [{"x": x} for x in DATA]
     assert model == bridge.to_litert(network, quantize="int8", calibration=by_name, **OPTIONS)
     np.savez(tmp_path / "other.npz", y=DATA)
-    with pytest.raises(StructureError, match="none for all inputs of a signature"):
+    with pytest.raises(StructureError, match="no array for some input of each signature"):
         bridge.to_litert(network, quantize="int8", calibration=tmp_path / "other.npz", **OPTIONS)
 
 
@@ -76,7 +76,10 @@ def test_calibration_of_a_file(tmp_path):
         ({"calibration": [DATA[0]]}, "calibration= is for quantize="),
         ({"quantize": "int8", "calibration": []}, "has no calls"),
         ({"quantize": "int8", "calibration": [DATA[0, 0]]}, r"has the shape \(64,\)"),
-        ({"quantize": "float16", "calibration": [{"y": DATA[0]}]}, "not one of 'serving_default'"),
+        (
+            {"quantize": "float16", "calibration": [{"y": DATA[0]}]},
+            "does not fit 'serving_default'",
+        ),
     ],
 )
 def test_wrong_options(options, match):

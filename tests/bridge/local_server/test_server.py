@@ -193,7 +193,7 @@ def test_a_port_that_is_taken(tmp_path, option):
         )
     assert done.returncode == 2
     assert f"Nothing can listen at port {port} of 127.0.0.1" in done.stderr
-    assert f"take another by {option} 0" in done.stderr
+    assert f"take any free port with {option} 0" in done.stderr
 
 
 def test_a_model_is_no_folder_of_versions(tmp_path, capsys):

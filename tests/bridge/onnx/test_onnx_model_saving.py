@@ -214,13 +214,13 @@ def test_misuse(exported, options, message):
 
 
 def test_other_misuse(exported, params, tmp_path):
-    with pytest.raises(bridge.InteropError, match=r"Expected a jax\.export\.Exported"):
+    with pytest.raises(bridge.InteropError, match="args= is missing"):
         bridge.to_onnx(lambda x: x)
     with pytest.raises(bridge.InteropError, match="expected 'auto', True or False"):
         bridge.save_onnx(exported, tmp_path / "m.onnx", params=params, external_data="maybe")
     with pytest.raises(bridge.InteropError, match="expected 'auto', True or False"):
         bridge.save_onnx(exported, tmp_path / "m.onnx", params=params, external_data=np.ones(2))
-    with pytest.raises(bridge.InteropError, match="expected the path of a file on a disk"):
+    with pytest.raises(bridge.InteropError, match="is not a file on a disk"):
         bridge.save_onnx(exported, "gs://bucket/m.onnx", params=params)
     with pytest.raises(bridge.InteropError, match="expected a whole number from 0 on"):
         bridge.save_onnx(exported, tmp_path / "m.onnx", params=params, gradient_order=-1)

@@ -503,12 +503,12 @@ class TestMethods:
         ("options", "error", "message"),
         [
             ({"method": "guess"}, StructureError, "expected one of predict, classify, regress"),
-            ({"method": "classify"}, StructureError, "gives a signature serialized tf.Examples"),
+            ({"method": "classify"}, StructureError, "passes serialized tf.Examples"),
             ({"classes": ("a",)}, StructureError, "expected names of classes, for classify"),
             (
                 {"method": "classify", "examples": True},
                 StructureError,
-                "let preprocess= return what is no feature",
+                "let preprocess= return the inputs that are not",
             ),
             (
                 {"method": "classify", "postprocess": lambda output_0: {"other": output_0,
@@ -666,8 +666,8 @@ class TestRefused:
             ({"postprocess": lambda output_0: [output_0]}, StructureError, "postprocess returns"),
             ({"postprocess": lambda other: other}, StructureError, "cannot trace the functions"),
             ({"signature": "other"}, StructureError, "has no signature 'other'"),
-            ({"bare": "serving_default"}, StructureError, "cannot stay under the key"),
-            ({"bare": "a b"}, StructureError, "cannot stay under the key"),
+            ({"bare": "serving_default"}, StructureError, "cannot have the key"),
+            ({"bare": "a b"}, StructureError, "cannot have the key"),
             ({"defaults": {"other": 1}}, StructureError, "its inputs are ids, scale"),
             ({"defaults": {"scale": [1.0, 2.0]}}, StructureError, "The default of scale"),
             ({"defaults": {"scale": "big"}}, StructureError, "The default of scale is 'big'"),
@@ -690,7 +690,7 @@ class TestRefused:
             compose(plain, tmp_path / "m")
         compose(plain, tmp_path / "m", overwrite=True)
         assert (tmp_path / "m" / "saved_model.pb").is_file()
-        with pytest.raises(StructureError, match="which is taken or no name"):
+        with pytest.raises(StructureError, match="which is taken or not a valid name"):
             compose(compose(plain, tmp_path / "n"), tmp_path / "o")
 
 

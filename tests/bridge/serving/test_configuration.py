@@ -194,8 +194,8 @@ def test_images_of_different_sizes_have_a_warning(tmp_path):
         r"serving_default, input x of shape \(b, h, w, 3\) may have other sizes in each request"
     )
     for fields, what in (
-        ({}, "fails all requests of a batch with several"),
-        ({"pad_variable_length_inputs": True}, "pads those of a batch .* with the first element"),
+        ({}, "fails all requests of a batch with several sizes"),
+        ({"pad_variable_length_inputs": True}, "pads all of a batch .* with the first element"),
     ):
         batching = {"allowed_batch_sizes": (1, 8), **fields}
         with pytest.warns(UserWarning, match=rf"{several}.*{what}.*To do: bring them to one size"):

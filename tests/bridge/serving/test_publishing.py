@@ -549,7 +549,7 @@ class TestWeights:
         assert not os.path.samefile(saved / proto, tmp_path / "base" / "1" / proto)
 
     def test_what_is_refused(self, saved, exported, tmp_path):
-        with pytest.raises(StructureError, match="has no version whose program new weights are"):
+        with pytest.raises(StructureError, match="has no version to put new weights"):
             publish(None, tmp_path, weights=PARAMS)
         publish(saved, tmp_path)
         with pytest.raises(StructureError, match=r"version 1 of .* no variable: 'v'"):
@@ -600,7 +600,7 @@ class TestUnchanged:
         again = bridge.serving.publish(saved, base, warmup=(1,))
         assert (first.unchanged, again.unchanged) == (False, True)
         assert (again.version, again.path, again.warmup) == (1, first.path, 1)
-        assert "unchanged: its program, weights and files" in str(again)
+        assert "unchanged: the newest version has this program" in str(again)
         assert bridge.serving.publish(saved, base, warmup=(1,), force=True).version == 2
 
     @pytest.mark.parametrize("operations", ["tensorflow", "xla"])

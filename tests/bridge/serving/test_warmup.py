@@ -255,7 +255,7 @@ def test_sizes_inside_of_buckets(tmp_path):
 
 
 def test_sizes_that_nothing_says(saved, tmp_path):
-    with pytest.raises(StructureError, match="neither batching nor batch_buckets says"):
+    with pytest.raises(StructureError, match="neither batching nor batch_buckets has any"):
         publish(saved, tmp_path, warmup=True)
     publish(saved, tmp_path, warmup=True, batching=(2, 4))
     assert [len(_inputs(request)["x"]) for request in _requests(tmp_path / "1")] == [2, 4]

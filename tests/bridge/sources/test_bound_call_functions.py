@@ -135,8 +135,13 @@ def test_a_library_that_the_format_lacks(verb):
 @pytest.mark.parametrize(
     ("model", "options", "error", "message"),
     [
-        (jnp.sin, {}, StructureError, r"without what its arguments are\. To do: pass args="),
-        ({"f": jnp.sin}, {"args": "f32[3]"}, StructureError, "one function, got a mapping of 1"),
+        (jnp.sin, {}, StructureError, r"args= is missing\. To do: pass args="),
+        (
+            {"f": jnp.sin},
+            {"args": "f32[3]"},
+            StructureError,
+            "holds one function, and the mapping has 1",
+        ),
         (3, {"args": "f32[3]"}, ArgumentError, "Expected a jax.export.Exported, a function, or"),
         (jnp.sin, {"args": "f32[3]", "platform": 3}, PlatformError, "expected the name of one"),
         (jnp.sin, {"args": "f32[3]", "platform": "abacus"}, PlatformError, "abacus"),

@@ -60,8 +60,8 @@ def test_a_correct_network_is_not_called_different(report, capsys):
     assert first == "pooled: the maximum or minimum of a number and NaN is the number"
     print_verification(report, Console(width=200))
     printed = capsys.readouterr().out
-    assert f"As TensorFlow {tf.__version__} is known to: pooled: the maximum" in printed
-    assert "all as in JAX, but for what is known of it" in printed
+    assert f"Known differences of TensorFlow {tf.__version__}: pooled: the maximum" in printed
+    assert "all as in JAX, but for known differences" in printed
     assert any(row["known"] for row in report.to_json()["rows"])
 
 

@@ -294,8 +294,10 @@ def test_wrong_options(saved):
         bridge.to_litert(FUNCTIONS, **{**OPTIONS, "updates": {"other": 0}})
     with pytest.raises(StructureError, match="updates has position 2"):
         bridge.to_litert(train, params=PARAMS, args="f32[2,3], f32[2,2]", updates=2)
-    with pytest.raises(UnsupportedError, match=r"train, reset assigns such.*state='arguments'"):
+    with pytest.raises(
+        UnsupportedError, match=r"train, reset assigns variables.*state='arguments'"
+    ):
         bridge.to_litert(saved, quantize="int8", calibration={"predict": [X]})
     both = [bridge.load(saved).signatures["train"] for _ in range(2)]
-    with pytest.raises(StructureError, match=r"Signatures of several files.*state='arguments'"):
+    with pytest.raises(StructureError, match=r"Several of the files .*state='arguments'"):
         bridge.to_litert({"one": both[0], "two": both[1]})
