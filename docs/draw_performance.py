@@ -188,18 +188,14 @@ def _cells(result: Mapping[str, Any]) -> list[str]:
 
 def _runs(record: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each set of benchmarks that ran on one day with the same versions."""
-    together: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for name, run in record["runs"].items():
+    together: dict[tuple[str, str, str], list[str]] = {}
+    for run in record["runs"].values():
         versions = ", ".join(f"{key} {value}" for key, value in run["versions"].items())
-        together.setdefault((run["date"], versions), []).append((name, run["machine"]))
-    for (date, versions), runs in sorted(together.items()):
-        machines: dict[str, dict[str, list[str]]] = {}
-        for name, machine in runs:
-            hardware, _, load = machine.rpartition(", ")
-            machines.setdefault(hardware, {}).setdefault(load, []).append(f"`{name}`")
-        for hardware, loads in machines.items():
-            listed = "; ".join(f"{load}: {', '.join(names)}" for load, names in loads.items())
-            yield f"- {date}, {versions}. {hardware}; {listed}."
+        hardware, _, load = run["machine"].rpartition(", ")
+        together.setdefault((run["date"], versions, hardware), []).append(load.split()[-1])
+    for (date, versions, hardware), loads in sorted(together.items()):
+        numbers = sorted(float(load) for load in loads if load != "load")
+        yield f"- {date}, {versions}. {hardware}, load {numbers[0]} to {numbers[-1]}."
 
 
 def _headline(record: Mapping[str, Any]) -> str:

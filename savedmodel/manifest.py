@@ -165,7 +165,7 @@ def _read_manifest(folder: ModelFolder) -> Manifest | None:
         if isinstance(error, FormatError):
             raise
         raise FormatError(
-            f"{path} is no manifest, or a damaged one ({type(error).__name__}: {error!s:.100}). "
+            f"{path} is not a manifest, or a damaged one ({type(error).__name__}: {error!s:.100}). "
             "To do: copy the folder again, or remove the manifest."
         ) from error
 

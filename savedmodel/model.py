@@ -191,8 +191,8 @@ class Variable:
         fits = isinstance(given, tuple) and len(given) == len(self.shape)
         if not fits or not all(isinstance(p, slice) and p.step in (None, 1) for p in given):
             raise StructureError(
-                f"{index} is no part of {self.name}, which has the shape {self.shape}. To do: pass "
-                "one slice for each dimension, without a step."
+                f"{index} is not part of {self.name}, which has the shape {self.shape}. To do: "
+                "pass one slice for each dimension, without a step."
             )
         bounds = [part.indices(size) for part, size in zip(index, self.shape, strict=True)]
         return tuple((start, max(start, stop)) for start, stop, _ in bounds)
@@ -218,7 +218,7 @@ class BatchBuckets:
         """Refuse sizes that are none, or not in order."""
         if not self.sizes or self.sizes[0] < 1 or list(self.sizes) != sorted(set(self.sizes)):
             raise StructureError(
-                f"{self.sizes} are no sizes of batches; expected ascending numbers from 1 on."
+                f"{self.sizes} are not sizes of batches; expected ascending numbers from 1 on."
             )
 
     def lead(self, spec: TensorSpec) -> bool:

@@ -168,7 +168,7 @@ def _read_proto(folder: ModelFolder) -> Proto:
         proto.ParseFromString(memoryview(data)[checksum.HEADER_SIZE if checked else 0 :])
     except DecodeError as error:
         raise FormatError(
-            f"{file} is no SavedModel message that protobuf parses, or one of more than "
+            f"{file} is not a SavedModel message that protobuf parses, or one of more than "
             f"{MAX_MESSAGE_DEPTH} messages in one another: {error}"
         ) from error
     ours = any(METADATA_COLLECTION in graph.collection_def for graph in proto.meta_graphs)
@@ -188,8 +188,8 @@ def _without_proto(folder: ModelFolder) -> str:
         )
     newest = newest_version(folder.path)
     return (
-        f"{folder.path} has no {PROTO_FILE}, so it is no SavedModel. To do: pass the folder that "
-        f"holds that file{f', such as {newest}, its newest version' if newest else ''}."
+        f"{folder.path} has no {PROTO_FILE}, so it is not a SavedModel. To do: pass the folder "
+        f"that holds that file{f', such as {newest}, its newest version' if newest else ''}."
     )
 
 

@@ -16,7 +16,7 @@ class Allowance:
     Traceback (most recent call last):
         ...
     bridge.FormatError: The file takes more than 2 steps to trace a signature, \
-which no writer's does. To do: write it again.
+more than any writer needs. To do: write it again.
     """
 
     __slots__ = ("_left", "_limit", "_what")

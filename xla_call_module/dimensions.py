@@ -249,7 +249,7 @@ class _ExpressionReader:
         self._take("^")
         token = self._tokens.pop()
         if not token.isdecimal() or int(token) > MAX_EXPONENT:
-            raise self._error(f"{token!r} is no exponent up to {MAX_EXPONENT}")
+            raise self._error(f"{token!r} is not an exponent up to {MAX_EXPONENT}")
         power: _Value = None if base is None else 1
         for _ in range(int(token)):
             power = self._combine("*", power, base)
@@ -303,6 +303,6 @@ class _ExpressionReader:
     def _error(self, reason: str) -> StructureError:
         text = f"{self._dim[:80]}…" if len(self._dim) > 80 else self._dim
         return StructureError(
-            f"{text!r} is no dimension expression of jax.export: {reason}. To do: write it as "
+            f"{text!r} is not a dimension expression of jax.export: {reason}. To do: write it as "
             "2*b+1, or mod(b, 2)."
         )

@@ -43,8 +43,8 @@ def parse_exported(content: bytes, where: str, *, stand_ins: bool = False) -> ex
         said = str(error).partition(" To do:")[0] if isinstance(error, InteropError) else ""
         reason = said.removesuffix(".")
         raise FormatError(
-            f"{where} is no serialized Exported, or is damaged"
-            f"{f' ({reason})' if reason else ''}. To do: write it with "
+            f"{where} is not a serialized Exported, or is "
+            f"damaged{f' ({reason})' if reason else ''}. To do: write it with "
             "Exported.serialize(), or name a function as module:function where one is exported."
         ) from error
     both: Any = (made.in_tree, made.out_tree)

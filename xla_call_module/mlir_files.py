@@ -211,8 +211,8 @@ def _parse(path: Path, content: bytes) -> Any:
     except (ir.MLIRError, UnicodeDecodeError) as error:
         text = " ".join(str(error).split())
         raise FormatError(
-            f"{path} is no StableHLO that this jaxlib reads: {text[:300]}. "
-            f"To do: {_cure(error, content)}."
+            f"{path} is not StableHLO that this jaxlib reads: {text[:300]}. To do: "
+            f"{_cure(error, content)}."
         ) from error
 
 

@@ -331,7 +331,7 @@ def _texts(attributes: Mapping[str, Any], key: str) -> list[str]:
     try:
         return [text.decode() for text in attributes[key].list.s] if key in attributes else []
     except UnicodeDecodeError as error:
-        raise FormatError(f"The attribute {key} is no UTF-8 text: {quote(error)}.") from error
+        raise FormatError(f"The attribute {key} is not UTF-8 text: {quote(error)}.") from error
 
 
 def _encode_shape(spec: TensorSpec, proto: Any) -> None:

@@ -41,7 +41,7 @@ def parse_platforms(names: Iterable[str]) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str):
             raise PlatformError(
-                f"{name!r} is no platform; expected some of {', '.join(PLATFORMS)}."
+                f"{name!r} is not a platform; expected some of {', '.join(PLATFORMS)}."
             )
         for platform in _ALIASES.get(name.lower(), (name.lower(),)):
             expanded[_known(platform, name)] = None

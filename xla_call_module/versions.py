@@ -285,7 +285,7 @@ def parse_release(text: str) -> Release:
     except TypeError:  # a number, of which 2.20 would be 2.2
         match = None
     if match is None:
-        raise VersionError(f"{text!r} is no TensorFlow version; expected one such as '2.18'.")
+        raise VersionError(f"{text!r} is not a TensorFlow version; expected one such as '2.18'.")
     wanted = int(match[1]), int(match[2])
     if wanted < OLDEST.tensorflow:
         raise VersionError(
@@ -306,7 +306,7 @@ def parse_stablehlo_version(text: str) -> StablehloVersion:
     """
     match = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})", text)
     if match is None:
-        raise VersionError(f"{text!r} is no StableHLO version; expected one such as '1.13.7'.")
+        raise VersionError(f"{text!r} is not a StableHLO version; expected one such as '1.13.7'.")
     return int(match[1]), int(match[2]), int(match[3])
 
 

@@ -97,7 +97,8 @@ def _load(folder: str) -> Any:
         return tf.saved_model.load(folder)
     except OSError as error:
         raise FormatError(
-            f"{folder} is no SavedModel: {error}. To do: pass the folder that holds saved_model.pb."
+            f"{folder} is not a SavedModel: {error}. To do: pass the folder that holds "
+            "saved_model.pb."
         ) from error
 
 

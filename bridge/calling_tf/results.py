@@ -149,8 +149,8 @@ def _parse(leaf: Any, known: tf.TensorSpec, scope: Any) -> Any:
             shape = export.symbolic_shape(leaf, scope=scope)
     except ValueError as error:
         raise StructureError(
-            f"shapes= has {leaf!r}, which is no shape: {quote(error)}. To do: write it as "
-            "in 'b, 3'."
+            f"shapes= has {leaf!r}, which is not a shape: {quote(error)}. To do: write it as in "
+            "'b, 3'."
         ) from error
     return jax.ShapeDtypeStruct(shape, known.dtype.as_numpy_dtype)
 

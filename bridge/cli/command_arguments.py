@@ -64,7 +64,7 @@ def to_sizes(text: str) -> tuple[int, ...]:
     try:
         return tuple(map(int, to_parts(text)))
     except ValueError as error:
-        message = f"{text!r} is no list of batch sizes such as 1,8,32"
+        message = f"{text!r} is not a list of batch sizes such as 1,8,32"
         raise argparse.ArgumentTypeError(message) from error
 
 
@@ -89,7 +89,9 @@ def to_labels(text: str) -> tuple[str, list[str]]:
     """
     output, _, path = text.partition("=")
     if not output or not path:
-        raise argparse.ArgumentTypeError(f"{text!r} is no OUTPUT=FILE, such as score=labels.txt")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an OUTPUT=FILE, such as score=labels.txt"
+        )
     try:
         with open(expand_home(path), encoding="utf-8") as file:
             return output, file.read().splitlines()

@@ -110,8 +110,8 @@ def _read_value(name: str, value: str) -> Array:
         )
     if not (value[:1].isdigit() or value[:1] in {"[", '"', "-"} or value in {"true", "false"}):
         raise StructureError(
-            f"--input {name}={value} is no input. To do: write the path of a .npy, .npz or .json "
-            f"file, JSON such as [[1, 2]], or one of {', '.join(_KINDS)}."
+            f"--input {name}={value} is not an input. To do: write the path of a .npy, .npz or "
+            f".json file, JSON such as [[1, 2]], or one of {', '.join(_KINDS)}."
         )
     return parse_json_array(value, where=f"--input {name}")
 
@@ -181,7 +181,7 @@ def _sizes(
     """
     if unknown := sorted(wanted.keys() - set(runnable.symbols)):
         raise StructureError(
-            f"{unknown[0]} is no dimension variable of {runnable.name}; it has "
+            f"{unknown[0]} is not a dimension variable of {runnable.name}; it has "
             f"{', '.join(runnable.symbols) or 'none'}. To do: name some of these."
         )
     specs: list[TensorSpec] = [*runnable.inputs.values()]

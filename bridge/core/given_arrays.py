@@ -33,7 +33,7 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
         raise
     except NPZ_ERRORS as error:
         raise FormatError(
-            f"{path} is no .npz file, or is damaged: {type(error).__name__}: {quote(error)}. To "
+            f"{path} is not a .npz file, or is damaged: {type(error).__name__}: {quote(error)}. To "
             "do: write it with numpy.savez(file, name=array)."
         ) from error
 
@@ -57,7 +57,7 @@ def read_array(path: str | os.PathLike[str]) -> Array:
         raise
     except NPZ_ERRORS as error:
         raise FormatError(
-            f"{path} is no .npy file, or is damaged: {type(error).__name__}: {quote(error)}. To "
+            f"{path} is not a .npy file, or is damaged: {type(error).__name__}: {quote(error)}. To "
             "do: write it with numpy.save(file, array)."
         ) from error
 
@@ -81,7 +81,7 @@ def parse_json_array(text: str, *, where: str) -> Array:
         array = np.asarray(json.loads(text))
     except (ValueError, OverflowError, RecursionError) as error:
         raise FormatError(
-            f"{where} is no JSON of numbers in nested lists: {quote(error)}. To do: write it as "
+            f"{where} is not JSON of numbers in nested lists: {quote(error)}. To do: write it as "
             "[[1, 2], [3, 4]]."
         ) from error
     if array.dtype.kind == "U":
@@ -89,14 +89,14 @@ def parse_json_array(text: str, *, where: str) -> Array:
             array = array.astype(np.complex128)
         except ValueError as error:
             raise DtypeError(
-                f"{where} has a text that is no number: {quote(error)}. To do: write numbers; "
+                f"{where} has a text that is not a number: {quote(error)}. To do: write numbers; "
                 '"NaN", "Infinity" and "1+2j" are the texts that stand for one.'
             ) from error
         array = array if array.imag.any() else array.real
     if array.dtype.kind not in "biufc":
         raise DtypeError(
-            f"{where} is {text.strip():.80}, which is no array of numbers. To do: write numbers "
-            "in nested lists, such as [[1, 2], [3, 4]]."
+            f"{where} is {text.strip():.80}, which is not an array of numbers. To do: write "
+            "numbers in nested lists, such as [[1, 2], [3, 4]]."
         )
     return array
 

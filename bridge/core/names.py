@@ -190,7 +190,7 @@ def choose_names(
     for name in chosen:
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
             raise StructureError(
-                f"{name!r} among the {what} is no valid name. To do: take a letter followed by "
+                f"{name!r} among the {what} is not a valid name. To do: take a letter followed by "
                 "letters, digits and underscores."
             )
     if unique_names(chosen, ignore_case=ignore_case) != chosen:

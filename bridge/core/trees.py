@@ -158,7 +158,7 @@ def check_prefix(prefix: Any, tree: Any, *, what: str) -> list[Any]:
         )
     except (ValueError, TypeError) as error:
         raise StructureError(
-            f"{what} is no prefix of the parameters' pytree: {quote(error)}. To do: pass one "
+            f"{what} is not a prefix of the parameters' pytree: {quote(error)}. To do: pass one "
             "bool for all, or one for each part, in containers of the same classes and keys."
         ) from error
     return broadcast

@@ -208,7 +208,7 @@ class _Reader:
             raise self.error("the ']' of the shape is missing", opened.start())
         shape = _AROUND_SIGNS.sub(r"\1", self.text[start : self.position - 1].strip())
         if not re.fullmatch(r"[\w\s,+*^()?-]*", shape, re.ASCII):
-            raise self.error(f"{shape!r} is no shape", start)
+            raise self.error(f"{shape!r} is not a shape", start)
         return ArrayText(dtype, shape)
 
     def _branch(self, bracket: str) -> TextTree:

@@ -165,6 +165,6 @@ def _orbax_tree(path: Path) -> Path:
             f"{path} has {len(checkpoints)} checkpoint folders. To do: name one of them: {names}."
         )
     raise FormatError(
-        f"{path} is no checkpoint folder of orbax: it has no {_ORBAX_TREE[0]}. To do: pass the "
+        f"{path} is not a checkpoint folder of orbax: it has no {_ORBAX_TREE[0]}. To do: pass the "
         "folder that orbax.checkpoint has written, or a .npz or .safetensors file."
     )

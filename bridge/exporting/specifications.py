@@ -281,9 +281,9 @@ def _broadcast(prefix: Any, tree: tree_util.PyTreeDef) -> list[Any]:
         tree_util.tree_map(assign, prefix, args, is_leaf=_is_shape)
     except (ValueError, TypeError) as error:
         raise StructureError(
-            f"polymorphic_shapes={prefix!r} is no prefix of the positional arguments, whose "
-            f"structure is {tree_util.tree_structure(args)}: {quote(error)}. To do: pass one "
-            "text for all arguments, or a tuple with one for each."
+            f"polymorphic_shapes={prefix!r} is not a prefix of the positional arguments, whose "
+            f"structure is {tree_util.tree_structure(args)}: {quote(error)}. To do: pass one text "
+            "for all arguments, or a tuple with one for each."
         ) from error
     if unfit := [text for text in texts if not _is_shape(text)]:
         raise StructureError(

@@ -115,7 +115,7 @@ def _explain_other(stage: object) -> str:
             "lowered stage that it was compiled from."
         )
     cure = remedy_for(stage, otherwise="pass jax.jit(f)")
-    return f"{type(stage).__name__} is no stage of a jitted function; {expected} {cure}"
+    return f"{type(stage).__name__} is not a stage of a jitted function; {expected} {cure}"
 
 
 def _refuse_arguments(stage: object, args: Sequence[Any], kwargs: Any) -> None:

@@ -112,7 +112,7 @@ def _refusing_npz(path: Path) -> Iterator[None]:
     except NPZ_ERRORS as error:
         said = str(error).partition("\n")[0] or type(error).__name__
         raise FormatError(
-            f"{path} is no .npz file of numbers alone, without pickled objects: {said} To do: "
+            f"{path} is not a .npz file of numbers alone, without pickled objects: {said} To do: "
             "write it with numpy.savez, of arrays of numbers."
         ) from error
 
@@ -143,7 +143,8 @@ def open_safetensors_arrays(path: Path) -> Iterator[dict[str, StoredArray]]:
                 pass
         except SafetensorError as error:
             raise FormatError(
-                f"{path} is no .safetensors file, or a damaged one: {error}. To do: write it again."
+                f"{path} is not a .safetensors file, or a damaged one: {error}. To do: write it "
+                "again."
             ) from error
         with refusing_damage(str(path)):
             (size,) = struct.unpack("<Q", file.read(8))

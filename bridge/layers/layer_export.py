@@ -231,7 +231,7 @@ def _check_shared(variables: Mapping[int, Any], given: Any, adapted: Any) -> Non
     """Refuse variables in a pytree whose leaves have changed their places."""
     if variables and adapted is not given:
         raise StructureError(
-            "params has variables in containers that are no dicts, lists or tuples. To do: share "
+            "params has variables in containers that are not dicts, lists or tuples. To do: share "
             "the weights of a layer by passing its params as they are."
         )
 

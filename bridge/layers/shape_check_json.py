@@ -49,7 +49,7 @@ def decode_call(data: bytes, allowance: Allowance) -> CallModule:
     try:
         node.ParseFromString(data)
     except DecodeError as error:
-        raise FormatError(f"An ExportedLayer has a node that is no NodeDef: {error}.") from error
+        raise FormatError(f"An ExportedLayer has a node that is not a NodeDef: {error}.") from error
     return decode_node(node, allowance=allowance)
 
 

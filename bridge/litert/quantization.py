@@ -117,7 +117,7 @@ def _of_file(path: str | os.PathLike[str], bound: Mapping[str, BoundCall]) -> An
         raise
     except NPZ_ERRORS as error:
         raise FormatError(
-            f"{path} is no file of arrays: {quote(error)}. To do: write it with numpy.savez."
+            f"{path} is not a file of arrays: {quote(error)}. To do: write it with numpy.savez."
         ) from error
     calls = {}
     for key, one in bound.items():

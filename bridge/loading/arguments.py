@@ -137,7 +137,7 @@ class Arguments:
             return tree_util.tree_flatten((args, dict(kwargs)))
         except (ValueError, TypeError) as error:
             raise StructureError(
-                f"The arguments of {self._key} are no pytree: {quote(error)}. To do: pass what "
+                f"The arguments of {self._key} are not a pytree: {quote(error)}. To do: pass what "
                 "jax.tree.flatten takes."
             ) from error
 

@@ -157,7 +157,7 @@ def _feeds(definition: Any, inputs: Mapping[str, Proto]) -> Iterator[tuple[str, 
         try:
             yield info.name, tf.make_ndarray(proto)
         except (ValueError, TypeError) as error:
-            raise RefusedError("INVALID_ARGUMENT", f"{name} is no tensor: {error}") from error
+            raise RefusedError("INVALID_ARGUMENT", f"{name} is not a tensor: {error}") from error
 
 
 def to_proto(value: Any) -> Proto:

@@ -78,7 +78,7 @@ def _session(path: str) -> Any:
     except Exception as error:
         # Each of its errors is a class of its own, below Exception alone.
         raise FormatError(
-            f"{path} is no ONNX model that onnxruntime {onnxruntime.__version__} runs: "
+            f"{path} is not an ONNX model that onnxruntime {onnxruntime.__version__} runs: "
             f"{quote(error)}. To do: write it again, or take another onnxruntime."
         ) from error
 

@@ -39,11 +39,11 @@ def report_of_onnx(path: Path) -> FileReport:
         model = onnx.load(os.fspath(path), load_external_data=False)
     except DecodeError as error:
         raise FormatError(
-            f"{path} is no ONNX model, or is damaged: {quote(error)}. To do: write it again."
+            f"{path} is not an ONNX model, or is damaged: {quote(error)}. To do: write it again."
         ) from error
     graph = model.graph
     if not graph.node and not graph.output:
-        raise FormatError(f"{path} is no ONNX model: it has no graph. To do: write it again.")
+        raise FormatError(f"{path} is not an ONNX model: it has no graph. To do: write it again.")
     operations = _most_frequent(_operations(graph.node))
     weights = {tensor.name for tensor in graph.initializer}
     signature = GraphSignature(

@@ -178,7 +178,7 @@ def parse_batching(batching: Any, *, sizes: Sequence[int]) -> Batching | None:
         known = [field.name for field in dataclasses.fields(Batching)]
         if unknown := sorted(str(name) for name in batching if name not in known):
             raise StructureError(
-                f"batching has {unknown[0]!r}, which is no batching parameter. To do: take some "
+                f"batching has {unknown[0]!r}, which is not a batching parameter. To do: take some "
                 f"of {', '.join(known)}."
             )
         fields = dict(batching)

@@ -298,7 +298,7 @@ def _parsed_specs(features: Mapping[str, Any]) -> dict[str, Any]:
         parsed = tf.function(parse, autograph=False).get_concrete_function(spec).structured_outputs
     except (ValueError, TypeError) as error:
         raise StructureError(
-            f"examples={dict(features)!r} are no features of a tf.Example: {error}. To do: pass "
+            f"examples={dict(features)!r} are not features of a tf.Example: {error}. To do: pass "
             "such as {'x': tf.io.FixedLenFeature([3], tf.float32)}."
         ) from error
     return _named_specs(parsed)

@@ -197,7 +197,7 @@ def read_warmup(folder: Path) -> Iterator[WarmupRequest]:
             log.ParseFromString(record)
         except DecodeError as error:
             raise FormatError(
-                f"{file}, record {number} is no PredictionLog: {error}. To do: write it again."
+                f"{file}, record {number} is not a PredictionLog: {error}. To do: write it again."
             ) from error
         request = log.predict_log.request
         sizes = (proto.tensor_shape.dim for proto in request.inputs.values())

@@ -351,7 +351,7 @@ class _Tracer:
             # In a graph a tensor that is fed may be `node:1`; an argument has no outputs.
             if reference.count(":") > 1:
                 function = frame.function.signature.name
-                raise FormatError(f"{reference} is no tensor of the function {function}.")
+                raise FormatError(f"{reference} is not a tensor of the function {function}.")
             return frame.arguments[name]
         return self._node_origin(frame, *self._node(frame, reference))
 
@@ -360,7 +360,7 @@ class _Tracer:
         name, _, rest = reference.partition(":")
         if name not in frame.nodes:
             raise FormatError(
-                f"{reference} is no tensor of the function {frame.function.signature.name}."
+                f"{reference} is not a tensor of the function {frame.function.signature.name}."
             )
         output, _, position = rest.partition(":")
         if position and not (position.isascii() and position.isdigit()):

@@ -197,7 +197,7 @@ class SavedObjects:
             return Parameter(self._indices[node])
         name = self._node(node).constant.operation
         if name not in self._constants:
-            raise FormatError(f"Object {node} is bound to a call, and is no variable.")
+            raise FormatError(f"Object {node} is bound to a call, and is not a variable.")
         return Operation("Const", name, (), self._constants[name])
 
     def _describe_gradient(self, name: str) -> Described:
@@ -376,7 +376,7 @@ def _read_trackable(index: BundleIndex) -> Proto:
     entry = index.entries.get(OBJECT_GRAPH_KEY)
     if entry is None or entry.shape != ():
         raise FormatError(
-            f"{index.path} has no object graph, so it is no checkpoint of TensorFlow 2. To do: "
+            f"{index.path} has no object graph, so it is not a checkpoint of TensorFlow 2. To do: "
             "save the model again with TensorFlow 2."
         )
     (data,) = read_strings(index, OBJECT_GRAPH_KEY)

@@ -156,4 +156,4 @@ def _plain(value: Any) -> tuple[str, Any]:
             return "s", value.encode()
         case bytes():
             return "s", value
-    raise TypeError(f"{type(value).__name__} is no attribute of a node.")
+    raise TypeError(f"{type(value).__name__} is not an attribute of a node.")

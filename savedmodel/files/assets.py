@@ -82,6 +82,6 @@ def _files(folder: ModelFolder) -> Iterator[str]:
         if stat.S_ISDIR(status.st_mode):
             continue
         if name == top:
-            raise FormatError(f"{path} is no folder. To do: copy the model again.")
+            raise FormatError(f"{path} is not a folder. To do: copy the model again.")
         folder.find(name)
         yield name

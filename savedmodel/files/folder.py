@@ -263,7 +263,7 @@ def _check_target(target: Path, *, overwrite: bool) -> None:
     foreign |= {name for name in inside if not name.startswith("variables/variables.")}
     if foreign:
         raise FormatError(
-            f"{target} holds {', '.join(sorted(foreign)[:3])}, which is no part of a SavedModel, "
+            f"{target} holds {', '.join(sorted(foreign)[:3])}, which is not part of a SavedModel, "
             "so it is not replaced. To do: move that elsewhere, or take another path."
         )
     if names and not names & {PROTO_FILE, "saved_model.pbtxt"}:

@@ -126,7 +126,7 @@ class ModelFolder:
             or not {"", ".", ".."}.isdisjoint(parts)
         ):
             raise FormatError(
-                f"{self.path} refers to a file {name!r}, which is no path inside of it."
+                f"{self.path} refers to a file {name!r}, which is not a path inside of it."
             )
         path = self.path / name
         if self._held is not None and name not in self._held:
@@ -139,7 +139,7 @@ class ModelFolder:
         except (OSError, ValueError) as error:
             raise FormatError(f"{path} cannot be a file: {quote(error)}.") from error
         if not stat.S_ISREG(status.st_mode):
-            raise FormatError(f"{path} is no regular file. To do: copy the folder again.")
+            raise FormatError(f"{path} is not a regular file. To do: copy the folder again.")
         if not links and self._held is None:
             self._check_inside(name)
         return status
@@ -164,7 +164,7 @@ class ModelFolder:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise FormatError(f"{self.path / name} is no regular file. To do: copy it again.")
+            raise FormatError(f"{self.path / name} is not a regular file. To do: copy it again.")
         return descriptor
 
     def open(self, name: str, *, links: bool = True) -> BinaryIO:
@@ -308,7 +308,7 @@ def _open(folder: str | os.PathLike[str]) -> ModelFolder:
         elif os.path.basename(path) == "saved_model.pb":
             said, cure = "is a file of a SavedModel", f"pass its folder, {parent}"
         else:
-            said = "has no saved_model.pb, as it is no folder"
+            said = "has no saved_model.pb, as it is not a folder"
             cure += (
                 "; a serialized Exported or StableHLO is for bridge.to_jax, bridge.inspect and "
                 "`jax-tf-bridge run`"

@@ -556,7 +556,7 @@ def test_a_python_value_is_bound_first():
 
 
 def test_a_path_without_a_model_is_refused(tmp_path):
-    with pytest.raises(FormatError, match=r"is no SavedModel.*holds saved_model\.pb"):
+    with pytest.raises(FormatError, match=r"is not a SavedModel.*holds saved_model\.pb"):
         bridge.call_tf(tmp_path)
 
 

@@ -397,7 +397,7 @@ MISUSES = {
     ),
     "a wrong prefix": (
         lambda: ExportedLayer(network, params=make_params(), trainable={"dence": True}),
-        StructureError, "trainable is no prefix",
+        StructureError, "trainable is not a prefix",
     ),
     "no pair": (
         lambda: ExportedLayer(lambda s, x: x, state=STATE)(X), StructureError,

@@ -269,7 +269,7 @@ def _damaged(text):
     yield with_check(steps=[["constant", 1 << 40, "int32"]]), "has the step"
     yield with_check(steps=[["constant", 1, "float32"]]), "of the dtype 'float32'"
     yield with_check(kept=[0]), "other arguments"
-    yield with_check(node="AAAA"), "no NodeDef"
+    yield with_check(node="AAAA"), "not a NodeDef"
 
 
 NEW = """

@@ -600,7 +600,10 @@ class TestWrongCalls:
     @pytest.mark.parametrize(
         ("change", "match"),
         [
-            (lambda m: m[: len(m) // 2], "has a damaged module: .* no StableHLO portable artifact"),
+            (
+                lambda m: m[: len(m) // 2],
+                "has a damaged module: .* not a StableHLO portable artifact",
+            ),
             (lambda _: _cosine(), "but the module has tensor<4xf32> the"),
         ],
         ids=["cut off", "another"],

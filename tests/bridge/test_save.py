@@ -177,8 +177,14 @@ class TestGivenNames:
             ({"inputs": {"x": "y"}}, r"not unique.*\['y', 'y'\]"),
             ({"inputs": {"z": "a"}}, r"are \['x', 'y'\]; there is no 'z' to rename"),
             ({"inputs": {"serving_defaul": ["a", "b"]}}, "there is no 'serving_defaul' to rename"),
-            ({"inputs": ["1a", "b"]}, "'1a' among the inputs of serving_default is no valid name"),
-            ({"inputs": ["_a", "b"]}, "'_a' among the inputs of serving_default is no valid name"),
+            (
+                {"inputs": ["1a", "b"]},
+                "'1a' among the inputs of serving_default is not a valid name",
+            ),
+            (
+                {"inputs": ["_a", "b"]},
+                "'_a' among the inputs of serving_default is not a valid name",
+            ),
             ({"inputs": ["a-b", "b"]}, "'a-b' among the inputs"),
             ({"inputs": ["é", "b"]}, "'é' among the inputs"),
             ({"inputs": ["née", "b"]}, "'née' among the inputs"),
@@ -365,9 +371,9 @@ class TestTrainable:
     @pytest.mark.parametrize(
         ("trainable", "message"),
         [
-            ((True,), "trainable is no prefix"),
-            ({"b": True}, "trainable is no prefix"),
-            ((True, {"b": True}), "trainable is no prefix"),
+            ((True,), "trainable is not a prefix"),
+            ({"b": True}, "trainable is not a prefix"),
+            ((True, {"b": True}), "trainable is not a prefix"),
             (1, "trainable has a leaf 1; expected True or False"),
             ((True, "b"), "trainable has a leaf 'b'"),
         ],
@@ -617,7 +623,7 @@ class TestOverwriting:
     def test_not_what_is_something_else(self, tmp_path):
         (tmp_path / "m").mkdir()
         (tmp_path / "m" / "thesis.txt").write_text("years of work")
-        with pytest.raises(FormatError, match=r"holds thesis\.txt, which is no part"):
+        with pytest.raises(FormatError, match=r"holds thesis\.txt, which is not part"):
             bridge.save(export_of(jnp.sin, SPEC), tmp_path / "m", overwrite=True)
         assert _files(tmp_path / "m") == {"thesis.txt": b"years of work"}
 

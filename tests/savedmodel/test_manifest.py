@@ -91,8 +91,8 @@ def test_another_target_has_no_manifest(folder, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is no manifest, or a damaged one"),
-        ("[1]", "is no manifest, or a damaged one"),
+        ("", "is not a manifest, or a damaged one"),
+        ("[1]", "is not a manifest, or a damaged one"),
         ('{"format": 1}', "KeyError"),
         ('{"format": 2}', "is of format 2; known is 1"),
         ('{"format": 1, "files": {"a": 3}, "versions": {}}', "TypeError"),

@@ -175,7 +175,7 @@ class TestBombs:
         for _ in range(120):
             value = b"\x0a" + schema_varint(len(value)) + value
         (folder / PB).write_bytes(b"\x08\x01\x12" + schema_varint(len(value)) + value)
-        _refused(folder, "no SavedModel message|has no graph with the tag")
+        _refused(folder, "not a SavedModel message|has no graph with the tag")
 
     @pytest.mark.parametrize("attr", ["_jax_call", "_jax_exported"])
     def test_compressed(self, folder, attr):
@@ -571,13 +571,13 @@ class TestAssets:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            ("../saved_model.pb", "no path inside of it"),
-            ("sub/../../../secret", "no path inside of it"),
+            ("../saved_model.pb", "not a path inside of it"),
+            ("sub/../../../secret", "not a path inside of it"),
             ("/etc/passwd", "the absolute path '/etc/passwd'"),
-            ("", "no path inside of it"),
-            ("a//b", "no path inside of it"),
+            ("", "not a path inside of it"),
+            ("a//b", "not a path inside of it"),
             ("missing.txt", "lists an asset 'missing.txt', and has no assets/missing.txt"),
-            ("nul\0", "no path inside of it"),
+            ("nul\0", "not a path inside of it"),
             ("x" * 5000, "cannot be a file"),
         ],
     )
@@ -600,7 +600,7 @@ class TestAssets:
 
     def test_a_pipe(self, assets):
         os.mkfifo(assets / "assets/pipe")
-        with pytest.raises(FormatError, match="pipe is no regular file"):
+        with pytest.raises(FormatError, match="pipe is not a regular file"):
             asset_files(assets, self._graph())
 
 

@@ -243,7 +243,7 @@ def test_no_node(folder, tmp_path):
 
 def test_damage(folder, tmp_path):
     (folder / "saved_model.pb").write_bytes(b"\xff\xff")
-    with pytest.raises(FormatError, match=r"saved_model\.pb is no SavedModel message"):
+    with pytest.raises(FormatError, match=r"saved_model\.pb is not a SavedModel message"):
         rewrite_nodes(folder, tmp_path / "new", _same)
     (folder / "saved_model.pb").rename(folder / "saved_model.cpb")
     with pytest.raises(FormatError, match="a message in parts"):

@@ -116,7 +116,7 @@ def test_a_spec_as_text():
         ({"path": "a", "shape": [1.0]}, FormatError, "does not describe a tensor"),
         ({"path": "a", "shape": "b"}, FormatError, "does not describe a tensor"),
         ({"path": 3, "shape": []}, FormatError, "does not describe a tensor"),
-        ({"path": "a", "shape": ["b +"], "dtype": "int8"}, StructureError, "no dimension expr"),
+        ({"path": "a", "shape": ["b +"], "dtype": "int8"}, StructureError, "not a dimension expr"),
         ({"path": "a", "shape": [], "dtype": "int4"}, DtypeError, "a in node x has dtype int4"),
         ({"path": "a", "shape": []}, DtypeError, "a in node x has dtype None"),
     ],

@@ -210,7 +210,7 @@ def test_hostile_text_ends_at_once(text, values):
     ],
 )
 def test_other_text_is_refused(text):
-    with pytest.raises(StructureError, match=r"is no dimension expression of jax.export"):
+    with pytest.raises(StructureError, match=r"is not a dimension expression of jax.export"):
         evaluate(text, {"b": 3, "pow": 1})
 
 

@@ -230,7 +230,11 @@ CHANGES = {
         PlatformError,
         "not in upper case",
     ),
-    "a platform in no encoding": (_extend("platforms", "s", b"\xff"), FormatError, "no UTF-8 text"),
+    "a platform in no encoding": (
+        _extend("platforms", "s", b"\xff"),
+        FormatError,
+        "not UTF-8 text",
+    ),
     "an unknown check": (
         _extend("disabled_checks", "s", b"all"),
         StructureError,

@@ -47,7 +47,7 @@ def test_an_unknown_platform(names):
 
 
 def test_what_is_no_name():
-    with pytest.raises(PlatformError, match=r"^1 is no platform; expected some of cpu"):
+    with pytest.raises(PlatformError, match=r"^1 is not a platform; expected some of cpu"):
         parse_platforms(["cpu", 1])
 
 

@@ -44,7 +44,7 @@ def test_a_stablehlo_version_round_trips(major, minor, patch):
     "text", ["", "1", "1.2", "1.2.3.4", "1.2.x", "v1.2.3", "1.-2.3", " 1.2.3", "1.².3", "1.٣.3"]
 )
 def test_no_stablehlo_version(text):
-    with pytest.raises(VersionError, match=r"is no StableHLO version; expected one such as"):
+    with pytest.raises(VersionError, match=r"is not a StableHLO version; expected one such as"):
         parse_stablehlo_version(text)
 
 
@@ -81,7 +81,7 @@ def test_an_older_release_is_refused(text):
     "text", ["", "2", "2.", "two", "2_18", "2.18181818", "99999.1", ".18", 2.2]
 )
 def test_no_release(text):
-    with pytest.raises(VersionError, match=r"is no TensorFlow version; expected one such as"):
+    with pytest.raises(VersionError, match=r"is not a TensorFlow version; expected one such as"):
         parse_release(text)
 
 

@@ -150,7 +150,8 @@ def _check_constraint(text: str) -> None:
     sides = text.split(relations[0]) if len(relations) == 1 else ()
     if len(sides) != 2:
         raise StructureError(
-            f"{text!r:.80} is no constraint of symbolic dimensions; expected one such as 'b >= 4'."
+            f"{text!r:.80} is not a constraint of symbolic dimensions; expected one such as 'b >= "
+            "4'."
         )
     for side in sides:
         evaluate(side.strip(), {})

@@ -48,8 +48,8 @@ class DeviceOrder:
             return
         raise FormatError(
             f"The devices {list(self.listed)[:16]} and the shape {self.reshape} transposed by "
-            f"{self.transpose} are no order of devices: expected either, each device and each axis "
-            "once. To do: write the sharding again."
+            f"{self.transpose} are not an order of devices: expected either, each device and each "
+            "axis once. To do: write the sharding again."
         )
 
     @property

@@ -101,7 +101,8 @@ def sharding_from_proto(data: bytes) -> Sharding:
         message = _OpSharding.FromString(data)
     except DecodeError as error:
         raise FormatError(
-            f"{len(data)} bytes are no OpSharding message: {error}. To do: write the file again."
+            f"{len(data)} bytes are not an OpSharding message: {error}. To do: write the file "
+            "again."
         ) from error
     return _decode(message, is_element=False)
 

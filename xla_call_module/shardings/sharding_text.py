@@ -103,7 +103,7 @@ def _elements(text: str) -> list[str]:
     while position < len(text) - 1:
         element = _ELEMENT.match(text, position, len(text) - 1)
         if element is None or element[1].startswith("{{"):
-            raise FormatError(f"The sharding {text[:200]} is no tuple of shardings.")
+            raise FormatError(f"The sharding {text[:200]} is not a tuple of shardings.")
         elements.append(element[1])
         position = element.end()
     return elements

@@ -91,7 +91,7 @@ def _check_sums(sharding: Any) -> None:
     """Refuse unreduced parts of which the largest or the smallest is meant, new in JAX 0.12."""
     reduction = getattr(sharding, "reduction_op", None)
     if reduction is not None and reduction.name != "SUM":
-        raise ValueError(f"unreduced parts are no summands, but {reduction.name}")
+        raise ValueError(f"unreduced parts are not summands, but {reduction.name}")
 
 
 @contextmanager

@@ -166,7 +166,7 @@ def parse_module(artifact: bytes) -> Any:
     except (RuntimeError, ValueError, MemoryError) as error:
         _check_version(version, error)
         raise FormatError(
-            f"The module's {len(artifact)} bytes are no StableHLO portable artifact that this "
+            f"The module's {len(artifact)} bytes are not a StableHLO portable artifact that this "
             f"jaxlib reads: {first_line(error)}. To do: write it again."
         ) from error
 

@@ -198,7 +198,7 @@ def test_result_shapes_are_found_out_and_checked():
         export_with_symbols(lambda x: x[::2])
     halved = "floordiv(b + 1, 2)"
     assert export_with_symbols(lambda x: x[::2], shapes=f"{halved}, c") == [halved, "c"]
-    with pytest.raises(StructureError, match="which is no shape"):
+    with pytest.raises(StructureError, match="which is not a shape"):
         export_with_symbols(tf.sin, shapes="b, %")
 
 

@@ -344,7 +344,7 @@ def test_a_check_that_cannot_be_made_has_its_own_status(command, tmp_path, monke
         ("no_such_network:f", [], "There is no module 'no_such_network' in"),
         ("exported_network.py:predict", [], "To do: write exported_network:function"),
         ("exported_network", [], "nor of the form module:function"),
-        ("params.npz", [], "is no serialized Exported"),
+        ("params.npz", [], "is not a serialized Exported"),
         ("exported_network:predict", [], "predict, a function, is exported for shapes"),
         ("exported_network:predict", ["--args", "f32[b,4"], "the ']' of the shape is missing"),
         ("exported_network:predict", [*ARGS[:3], "no.npz"], "no.npz"),
@@ -409,7 +409,7 @@ def test_warnings_are_said(command):
         (["--check", "--out", "gs://bucket/model"], "--check needs a folder"),
         (["--gradient-order", "-1"], "--gradient-order is at least 0"),
         (["--inputs", "a,b=c"], "mixes names and old=new"),
-        (["--warmup", "one"], "is no list of batch sizes"),
+        (["--warmup", "one"], "is not a list of batch sizes"),
     ],
 )
 def test_options_without_effect_are_refused(options, message, capsys):

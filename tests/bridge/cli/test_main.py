@@ -63,7 +63,7 @@ def test_what_is_wrong_is_said(saved, tmp_path, capsys):
     assert "has the versions none" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["publish", str(saved), str(tmp_path), "--warmup", "1;8"])
-    assert "'1;8' is no list of batch sizes such as 1,8,32" in capsys.readouterr().err
+    assert "'1;8' is not a list of batch sizes such as 1,8,32" in capsys.readouterr().err
 
 
 def test_the_version():

@@ -71,7 +71,12 @@ def save(tmp_path):
             jax.errors.NonConcreteBooleanIndexError,
             r"selects by a mask at .*explaining\.py:\d+, as in x\[x > 0\].*size=8",
         ),
-        (lambda x: {"label": "cat", "x": x}, "f32[3]", ArgumentError, r"no array.*'str'.*label"),
+        (
+            lambda x: {"label": "cat", "x": x},
+            "f32[3]",
+            ArgumentError,
+            r"not an array.*'str'.*label",
+        ),
         (
             lambda x: np.zeros(x.shape) + x,
             "f32[b,3]",

@@ -138,7 +138,7 @@ def test_the_forms(text, positional, by_name):
         ("{a: f32[], a: f32[]}", "the key 'a' is there twice"),
         ("x=f32[], x=f32[]", "the argument 'x' is there twice"),
         ("x=f32[], f32[]", "at character 10: a positional argument follows"),
-        ("f32[b;c]", "'b;c' is no shape"),
+        ("f32[b;c]", "'b;c' is not a shape"),
         ("[" * 60, "more than 50 levels"),
         ("x", "expected an argument, found 'x'"),
     ],

@@ -377,7 +377,7 @@ def test_one_line_needs_no_framework(monkeypatch):
 @pytest.mark.parametrize(
     ("model", "options", "error", "message"),
     [
-        (_predict, {"params": PARAMS}, StructureError, r"got function \(_predict\) without"),
+        (_predict, {"params": PARAMS}, StructureError, r"_predict, a function, is exported for"),
         (3, {"args": ()}, ArgumentError, "Expected a jax.export.Exported, a function, or a mod"),
         ("f.bin", {"args": ()}, StructureError, "args= is for a function"),
         ({"f": "f.bin", "g": lambda: 1.0}, {"args": ()}, FileNotFoundError, "f.bin"),
@@ -387,7 +387,7 @@ def test_one_line_needs_no_framework(monkeypatch):
         (_predict, {"params": PARAMS, "args": "f64[3]"}, DtypeError, "jax_enable_x64"),
         (_predict, {"params": PARAMS, "args": "f32[3]", "trainable": 3}, StructureError, "leaf 3"),
         (_predict, {"params": PARAMS, "args": "f32[3]", "trainable": {"v": True}}, StructureError,
-         "trainable is no prefix"),
+         "trainable is not a prefix"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_saved(tmp_path, model, options, error, message):

@@ -96,7 +96,7 @@ def test_pickles_are_not_read(tmp_path, name):
 
 def test_objects_in_an_archive_are_not_read(tmp_path):
     np.savez(tmp_path / "p.npz", a=np.array([_Trap()], dtype=object))
-    with pytest.raises(FormatError, match=r"p\.npz is no \.npz file of numbers.*Object arrays"):
+    with pytest.raises(FormatError, match=r"p\.npz is not a \.npz file of numbers.*Object arrays"):
         read_parameters(tmp_path / "p.npz")
 
 
@@ -122,7 +122,7 @@ def test_other_places(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FormatError, match=r"is a \.npy file; expected \.npz"):
         read_parameters(tmp_path / "array.npy")
-    with pytest.raises(FormatError, match="is no checkpoint folder of orbax"):
+    with pytest.raises(FormatError, match="is not a checkpoint folder of orbax"):
         read_parameters(tmp_path / "empty")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         read_parameters(tmp_path / "nowhere.npz")

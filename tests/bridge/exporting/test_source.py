@@ -85,7 +85,7 @@ def test_anything_else_is_as_it_was():
 
 @pytest.mark.parametrize("verb", [bridge.to_jax, bridge.to_onnx, lambda m: bridge.save(m, "never")])
 def test_bytes_of_something_else(verb):
-    with pytest.raises(FormatError, match="the bytes is no serialized Exported, or is damaged"):
+    with pytest.raises(FormatError, match="the bytes is not a serialized Exported, or is damaged"):
         verb(b"nothing")
 
 

@@ -156,7 +156,7 @@ class TestSpecifications:
     @pytest.mark.parametrize("prefix", [("b", "b", "b"), {"x": "b"}, [["b"], None], ("b",)])
     def test_no_prefix(self, prefix):
         with pytest.raises(
-            StructureError, match=r"is no prefix of the positional arguments, whose"
+            StructureError, match=r"is not a prefix of the positional arguments, whose"
         ):
             _specify((2,), (3,), polymorphic_shapes=prefix)
 
@@ -172,7 +172,7 @@ class TestSpecifications:
         )
         args = {"a": tf.ones((4, 3)), "b": tf.ones((4, 3))}, tf.ones(3)
         assert converted(*args).shape == (4, 3)
-        with pytest.raises(StructureError, match="is no prefix"):
+        with pytest.raises(StructureError, match="is not a prefix"):
             converted(args[0]["a"], args[1])
 
     def test_constraints(self):

@@ -171,7 +171,7 @@ def test_a_compiled_function():
 
 
 def test_something_else():
-    with pytest.raises(StructureError, match="function is no stage of a jitted function"):
+    with pytest.raises(StructureError, match="function is not a stage of a jitted function"):
         bridge.exported_from_stage(lambda x: x)
 
 

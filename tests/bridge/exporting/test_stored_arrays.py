@@ -90,7 +90,9 @@ def test_damage_that_is_found_late_leaves_the_old_values(tmp_path):
     data = bytearray(path.read_bytes())
     data[data.index(b"b.npy") + 2000] ^= 1  # zip has a checksum of each member
     path.write_bytes(data)
-    with pytest.raises(FormatError, match=r"p\.npz is no \.npz file.*Bad CRC-32.*To do: write it"):
+    with pytest.raises(
+        FormatError, match=r"p\.npz is not a \.npz file.*Bad CRC-32.*To do: write it"
+    ):
         bridge.update(tmp_path / "m", path)
     assert (tmp_path / "m" / "variables" / "variables.index").read_bytes() == before
     assert {entry.name for entry in tmp_path.iterdir()} == {"m", "p.npz"}

@@ -71,7 +71,7 @@ def test_an_order_that_the_installed_tensorflow_cannot_run_stays_as_it_is():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"tensorflow": "new"}, VersionError, "'new' is no TensorFlow version"),
+        ({"tensorflow": "new"}, VersionError, "'new' is not a TensorFlow version"),
         ({"tensorflow": "1.15"}, VersionError, "1.15 is older than 2.14"),
         ({"gradient_order": "2"}, ArgumentError, "gradient_order is '2'"),
         ({"gradient_order": -1}, StructureError, "gradient_order is -1"),

@@ -46,7 +46,7 @@ def test_a_check_is_read_as_it_was(arguments):
 def test_a_call_is_read_as_it_was():
     call = make_check("b, b").call
     assert decode_call(encode_call(call), description_allowance()) == call
-    with pytest.raises(FormatError, match="no NodeDef"):
+    with pytest.raises(FormatError, match="not a NodeDef"):
         decode_call(b"\xff", description_allowance())
 
 

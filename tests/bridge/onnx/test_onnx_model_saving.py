@@ -228,7 +228,7 @@ def test_other_misuse(exported, params, tmp_path):
     with pytest.raises(bridge.InteropError, match=r"there\.onnx exists"):
         bridge.save_onnx(exported, tmp_path / "there.onnx", params=params)
     (tmp_path / "junk").write_bytes(b"junk")
-    with pytest.raises(bridge.InteropError, match="junk is no serialized Exported"):
+    with pytest.raises(bridge.InteropError, match="junk is not a serialized Exported"):
         bridge.to_onnx(tmp_path / "junk")
 
 

@@ -672,7 +672,7 @@ class TestRefused:
             ({"defaults": {"scale": [1.0, 2.0]}}, StructureError, "The default of scale"),
             ({"defaults": {"scale": "big"}}, StructureError, "The default of scale is 'big'"),
             ({"gradient_order": 2}, StructureError, "gradient_order would have no effect"),
-            ({"examples": {"x": 3}}, StructureError, "no features of a tf.Example"),
+            ({"examples": {"x": 3}}, StructureError, "not features of a tf.Example"),
         ],
     )
     def test_what_does_not_fit(self, plain, tmp_path, options, error, message):

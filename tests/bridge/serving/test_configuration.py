@@ -114,7 +114,7 @@ def test_parameters_without_sizes_allow_those_of_warmup(saved, tmp_path):
         ((8, 1), r"allowed_batch_sizes=\(8, 1\): expected whole numbers that increase"),
         ((0, 1), "0 among the batch sizes"),
         ({"allowed_batch_sizes": (1, 8), "max_batch_size": 16}, "max_batch_size=16, and the last"),
-        ({"max_batch": 8}, "'max_batch', which is no batching parameter"),
+        ({"max_batch": 8}, "'max_batch', which is not a batching parameter"),
         ({"num_batch_threads": 0}, "num_batch_threads=0; expected a whole number from 1"),
         ({"batch_timeout_micros": -1}, "batch_timeout_micros=-1"),
         ({"max_enqueued_batches": 1.5}, r"max_enqueued_batches=1\.5"),

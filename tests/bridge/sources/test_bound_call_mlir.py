@@ -300,7 +300,7 @@ def test_a_constant_that_is_broadcast_to_no_elements(tmp_path):
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("func.func @f() { stablehlo.nothing }", FormatError, "no StableHLO.*stablehlo.nothing"),
+        ("func.func @f() { stablehlo.nothing }", FormatError, "not StableHLO.*stablehlo.nothing"),
         (TEXT + TEXT.replace("double", "more"), StructureError,
          "no function 'main', but double, more"),
         (ROUNDED, UnsupportedError, "rounds a constant NaN to no bits of a fraction"),
@@ -317,7 +317,7 @@ def test_a_constant_that_is_broadcast_to_no_elements(tmp_path):
         (QUANTIZED, FormatError, "To do: write out what its quantized types mean"),
         (PRETTY, FormatError, "To do: leave out the operations of the dialect check"),
         (GENERIC, FormatError, 'To do: leave out.*than StableHLO\'s: "check.expect_eq"'),
-        ("ML\xefR plain bytecode", FormatError, "no StableHLO|artifact begins with"),
+        ("ML\xefR plain bytecode", FormatError, "not StableHLO|artifact begins with"),
         ("func.func @f(%a: tensor<2xtf32>) -> tensor<2xtf32> { return %a : tensor<2xtf32> }",
          DtypeError, r"args\[0\] is tensor<2xtf32>; elements.*bf16.*ui2"),
         ("""func.func @main(%x: tensor<2xf32>) -> tensor<i1> {

@@ -109,7 +109,7 @@ def test_what_is_no_request(folder, tmp_path, capsys):
     with pytest.raises(StructureError, match="probes is empty"):
         bridge.verify(folder, probes=[])
     (tmp_path / "x.npz").write_bytes(b"x")
-    with pytest.raises(FormatError, match=r"is no \.npz file"):
+    with pytest.raises(FormatError, match=r"is not a \.npz file"):
         bridge.verify(folder, inputs=tmp_path / "x.npz")
     assert main(["verify", str(folder), "--against", "a", "--quick"]) == 2
     assert "leave out probes, inputs, quick and steps" in capsys.readouterr().err

@@ -179,5 +179,5 @@ def test_every_kind_of_attribute_is_written_and_read():
 
 def test_an_attribute_that_is_none_is_refused():
     graph = TensorFlowGraph(GraphFunction("main", (), (GraphNode("A", "a", (), {"x": 1j}),), ()))
-    with pytest.raises(TypeError, match="complex is no attribute"):
+    with pytest.raises(TypeError, match="complex is not an attribute"):
         encode_graph(graph)

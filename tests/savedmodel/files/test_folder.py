@@ -143,9 +143,9 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            ({"notes.txt": "a"}, r"holds notes\.txt, which is no part of a SavedModel"),
-            ({".git/config": "a", "saved_model.pb": "b"}, r"holds \.git, which is no part"),
-            ({"saved_model.pb": "a", "1/saved_model.pb": "b"}, "holds 1, which is no part"),
+            ({"notes.txt": "a"}, r"holds notes\.txt, which is not part of a SavedModel"),
+            ({".git/config": "a", "saved_model.pb": "b"}, r"holds \.git, which is not part"),
+            ({"saved_model.pb": "a", "1/saved_model.pb": "b"}, "holds 1, which is not part"),
             ({"saved_model.pb": "a", "variables/mine": "b"}, "holds variables/mine, which is no"),
             ({"variables/variables.index": "a"}, r"holds variables and no saved_model\.pb"),
             ({"assets/photo.jpg": "a"}, r"holds assets and no saved_model\.pb"),

@@ -368,7 +368,7 @@ def base_path(tmp_path_factory):
     [
         ("missing", "{path} does not exist.* such as {newest}, the newest version there"),
         ("11/missing", "{path} does not exist.*pass the folder that holds that file[.]"),
-        ("12", "{path} has no saved_model.pb, as it is no folder"),
+        ("12", "{path} has no saved_model.pb, as it is not a folder"),
         ("11", "{path} has no saved_model.pb.*holds that file[.]"),
         (".", "{path} has no saved_model.pb.* such as {newest}, its newest version"),
     ],
@@ -388,5 +388,5 @@ def test_the_verb_for_a_file_is_named(base_path, verb):
         FormatError, match=f"{inside} is a file .* pass its folder, {inside.parent}[.]"
     ):
         verb(inside)
-    with pytest.raises(FormatError, match=r"no folder.*serialized Exported .* bridge\.to_jax"):
+    with pytest.raises(FormatError, match=r"not a folder.*serialized Exported .* bridge\.to_jax"):
         verb(base_path / "12")

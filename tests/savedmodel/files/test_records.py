@@ -63,5 +63,5 @@ def test_a_file_that_is_cut_off(file, size, found):
 
 
 def test_a_folder_is_refused(tmp_path):
-    with pytest.raises(FormatError, match="no regular file"):
+    with pytest.raises(FormatError, match="not a regular file"):
         list(record_sizes(tmp_path))

@@ -334,7 +334,7 @@ class TestDamage:
 
     def test_a_pipe_for_an_index(self, tmp_path):
         os.mkfifo(tmp_path / "v.index")
-        with pytest.raises(FormatError, match=r"v\.index is no regular file"):
+        with pytest.raises(FormatError, match=r"v\.index is not a regular file"):
             read_index(tmp_path / "v")
 
     def test_an_index_without_bounds(self, tmp_path):

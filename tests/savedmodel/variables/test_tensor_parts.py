@@ -337,7 +337,7 @@ class TestVariable:
         ],
     )
     def test_no_part(self, index):
-        with pytest.raises(StructureError, match=re.escape(f"{index} is no part of w")):
+        with pytest.raises(StructureError, match=re.escape(f"{index} is not part of w")):
             self._variable().part(index)
 
     @pytest.mark.parametrize("by", ["tensorflow", "us"])

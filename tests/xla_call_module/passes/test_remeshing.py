@@ -244,5 +244,5 @@ def test_without_names_of_another_mesh(artifact):
 
 
 def test_damage(artifact):
-    with pytest.raises(FormatError, match="no StableHLO portable artifact"):
+    with pytest.raises(FormatError, match="not a StableHLO portable artifact"):
         remesh_module(artifact[:200], SAVED, _mesh(data=2, model=4), where="f")

@@ -221,5 +221,5 @@ class TestWhatCannotBeExpressed:
 
     def test_a_damaged_module(self, call):
         damaged = dataclasses.replace(call, module=call.module[: len(call.module) // 2])
-        with pytest.raises(FormatError, match="bytes are no StableHLO portable artifact"):
+        with pytest.raises(FormatError, match="bytes are not a StableHLO portable artifact"):
             retarget(damaged, "2.18")

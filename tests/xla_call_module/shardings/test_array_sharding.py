@@ -133,7 +133,7 @@ def test_more_dimensions():
     [
         (lambda: tiled([4, 2], [0, 1, 2]), "names 3 devices; expected 8"),
         (lambda: tiled([4], [0, 1, 1, 2]), "each device and each axis once"),
-        (lambda: iota_order([2, 2], [0, 0]), "are no order of devices"),
+        (lambda: iota_order([2, 2], [0, 0]), "are not an order of devices"),
         (lambda: iota_order([1 << 11, 1 << 11]).devices(), "over 4,194,304 devices"),
         (lambda: Sharding("scattered"), "kind 'scattered'"),
         (lambda: tiled([2], subgroups=["maximal"]), r"subgroups \['maximal'\]"),

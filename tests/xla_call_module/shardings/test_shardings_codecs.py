@@ -133,8 +133,8 @@ def test_where_it_was_set_is_left_out():
             '{unreduced metadata={op_type="sdy::reduction_op" op_name="MAX"}}',
             "another form than XLA's tiles",
         ),
-        ("{{replicated}, {{manual}}}", "no tuple of shardings"),
-        ("{{replicated} {manual}}", "no tuple of shardings"),
+        ("{{replicated}, {{manual}}}", "not a tuple of shardings"),
+        ("{{replicated} {manual}}", "not a tuple of shardings"),
     ],
 )
 def test_other_texts(text, match):
@@ -147,13 +147,13 @@ def test_other_texts(text, match):
     [
         ("0809", "has the type 9"),
         ("0803 1a0102 220100", "names 1 devices; expected 2"),
-        ("0803 1a05", "4 bytes are no OpSharding message"),
-        ("08", "1 bytes are no OpSharding message"),
-        ("08 ffffffffffffffffffff", "no OpSharding message"),
+        ("0803 1a05", "4 bytes are not an OpSharding message"),
+        ("08", "1 bytes are not an OpSharding message"),
+        ("08 ffffffffffffffffffff", "not an OpSharding message"),
         ("0804 5801 6005", "has the field 11"),
         ("72020801", "has the field 14"),
         ("0806" + b":\x18\n\x11sdy::reduction_op\x12\x03MAX".hex(), "that are not summands"),
-        ("09 00", "no OpSharding message"),
+        ("09 00", "not an OpSharding message"),
         ("0802 2a 06 0802 2a 02 0804", "has the field 5"),
     ],
 )
@@ -244,7 +244,7 @@ def test_other_attributes(text, match):
 
 @pytest.mark.skipif(not hasattr(sdy, "ReductionOp"), reason="all parts are summands")
 def test_parts_of_shardys_that_are_no_summands():
-    with pytest.raises(FormatError, match="unreduced parts are no summands, but MAX"):
+    with pytest.raises(FormatError, match="unreduced parts are not summands, but MAX"):
         _read_shardy('#sdy.sharding<@mesh, [{}], unreduced=max{"b"}>')
 
 
