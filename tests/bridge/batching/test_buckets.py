@@ -522,7 +522,7 @@ def test_a_bucket_leads_what_it_names():
     for shape, leads in shapes.items():
         assert buckets.lead(TensorSpec(shape, float32, "x")) is leads
     for sizes in ((), (0,), (4, 2)):
-        with pytest.raises(StructureError, match="no sizes of batches"):
+        with pytest.raises(StructureError, match="not sizes of batches"):
             BatchBuckets("b", sizes)
 
 

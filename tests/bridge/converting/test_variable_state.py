@@ -142,7 +142,9 @@ def test_one_variable_with_two_new_values_is_refused(compiled):
     call = bridge.convert(
         lambda s: ({"a": s["a"] + 1, "b": s["b"] * 3}, s["n"] + 1), variables=variables, updates=0
     )
-    with pytest.raises(StructureError, match=r"new values for a and b of variables.*one tf.Var"):
+    with pytest.raises(
+        StructureError, match=r"new values for a and for b, which are the same tf.Var"
+    ):
         (tf.function(call, jit_compile=True) if compiled else call)()
     np.testing.assert_array_equal(tied, [1, 2])
     # It may be read twice, and assigned by one of its names.

@@ -146,7 +146,7 @@ class TestRefused:
             ({"notes.txt": "a"}, r"holds notes\.txt, which is not part of a SavedModel"),
             ({".git/config": "a", "saved_model.pb": "b"}, r"holds \.git, which is not part"),
             ({"saved_model.pb": "a", "1/saved_model.pb": "b"}, "holds 1, which is not part"),
-            ({"saved_model.pb": "a", "variables/mine": "b"}, "holds variables/mine, which is no"),
+            ({"saved_model.pb": "a", "variables/mine": "b"}, "holds variables/mine, which is not"),
             ({"variables/variables.index": "a"}, r"holds variables and no saved_model\.pb"),
             ({"assets/photo.jpg": "a"}, r"holds assets and no saved_model\.pb"),
         ],

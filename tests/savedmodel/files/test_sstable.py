@@ -155,9 +155,9 @@ def test_the_tables_of_these_tests_are_good():
 BAD = {
     "a block of another compression": (
         _table(_block(A, kind=1)),
-        "a block is compressed by snappy, where",
+        "a block is compressed by snappy, and only",
     ),
-    "a block of an unknown compression": (_table(_block(A, kind=7)), "compressed by 7, where"),
+    "a block of an unknown compression": (_table(_block(A, kind=7)), "compressed by 7, and only"),
     "a block too short": (_table(_sealed(b"\0\0\0\0")), "too short for a restart point"),
     "no restart point": (_table(_block(A, restarts=())), "a block has 0 restart points"),
     "too many restart points": (

@@ -237,7 +237,7 @@ def test_without_names(artifact, mesh):
 
 
 def test_without_names_of_another_mesh(artifact):
-    with pytest.raises(ShardingError, match="4 x 2 parts over 8 devices is none by the axes"):
+    with pytest.raises(ShardingError, match="4 x 2 parts over 8 devices does not fit the axes"):
         remesh_module(
             _for_gspmd(artifact), _mesh(data=2, model=4), _mesh(data=2, model=4), where="f"
         )
