@@ -84,7 +84,9 @@ class _Generalizer:
         try:
             general.operation.verify()
         except ir.MLIRError as error:
-            raise self.refusal(f"the form for all sizes is wrong: {str(error)[:400]}") from error
+            raise self.refusal(
+                f"what is written for all sizes is wrong: {str(error)[:400]}"
+            ) from error
         return general, self._terms
 
     def _function(self, functions: Sequence[Any]) -> None:
@@ -288,8 +290,8 @@ class _Generalizer:
         where = _node_of(self._at)
         return (
             f"{self._name} is not compiled for symbolic sizes: {where}{what}. To do: pass "
-            "graph=True, which has the TensorFlow that runs the export compile it; or constrain "
-            "the symbols to sizes that it treats alike, as in symbolic_shape('b, 3', "
+            "graph=True, which leaves compiling it to the TensorFlow that runs what is exported; "
+            "or constrain the symbols to sizes that it treats alike, as in symbolic_shape('b, 3', "
             "constraints=['b >= 16']); or export it once for each size."
         )
 

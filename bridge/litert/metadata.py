@@ -163,4 +163,4 @@ def _signed(content: bytes, place: int) -> int:
 
 
 def _damaged() -> FormatError:
-    return FormatError("It is not a LiteRT model, or is damaged. To do: write it again.")
+    return FormatError("It is no LiteRT model, or is damaged. To do: write it again.")

@@ -109,7 +109,7 @@ def read_model(path: str | os.PathLike[str]) -> bytes:
     model = _contents(path)
     if not is_model(model):
         raise FormatError(
-            f"{os.fspath(path)} is a file, and not a LiteRT model. To do: pass the file that "
+            f"{os.fspath(path)} is a file, and no LiteRT model. To do: pass the file that "
             "bridge.save_litert wrote, or the folder of a SavedModel."
         )
     return model

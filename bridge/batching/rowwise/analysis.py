@@ -27,7 +27,7 @@ __all__ = ["results_in_batches"]
 _Values = dict[Any, BatchValue]
 _RETURNS = ("func.return", "stablehlo.return")
 _NAMED = {"func.call": "callee", "stablehlo.composite": "decomposition"}
-_UNKNOWN = "is not known to compute each row of the batch by itself"
+_UNKNOWN = "is not known to treat each row of the batch for itself"
 
 
 def results_in_batches(
@@ -153,7 +153,7 @@ class _Walker:
             for value, known in zip(results, op.types, strict=True):
                 self._check(op, value, known)
         except (LookupError, TypeError, ValueError) as error:  # written by another program
-            raise op.mixed("has an unknown form") from error
+            raise op.mixed("is written in a way that is not known") from error
         return results
 
     def _without_rows(self, op: RowOperation) -> list[BatchValue]:
@@ -253,9 +253,7 @@ class _Walker:
         """Return the results of a loop that iterates as long as its condition says."""
         reason = going.mixing
         if reason is None and self._batch.is_in_elements(going):
-            reason = Mixing(
-                True, f"{where} has a number of iterations computed of the size of the batch"
-            )
+            reason = Mixing(True, f"{where} has as many iterations as the size of the batch says")
         unmasked = None if reason is None else self._unmasked(loop, inside, state)
         results = []
         for index, value in enumerate(state):
@@ -301,5 +299,5 @@ def _in_iteration(value: BatchValue, iteration: str, where: str) -> BatchValue:
     if value.mixing is not None:
         return value
     if value.rows is not None or value.iteration not in (None, iteration):
-        return BatchValue.mixed(f"{where} repeats for the whole batch as often as one row needs")
+        return BatchValue.mixed(f"{where} takes rows of the whole batch as often as one row says")
     return dataclasses.replace(value, iteration=iteration, elements=None)

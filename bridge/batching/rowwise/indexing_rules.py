@@ -102,7 +102,7 @@ def _check_same(op: RowOperation, rows: Rows, others: Rows | None, axis: int) ->
 def _refuse_batch(op: RowOperation, indices: BatchValue) -> None:
     """Refuse the size of the batch in an index."""
     if op.batch.is_in_elements(indices):
-        raise op.mixed("looks up at a place computed of the size of the batch", is_size=True)
+        raise op.mixed("looks up where the size of the batch says", is_size=True)
 
 
 def _own_axis(op: RowOperation, indices: BatchValue, places: SlicePlaces, axis: int) -> int | None:
@@ -211,14 +211,14 @@ def _dynamic_slice(op: RowOperation) -> BatchValue:
     if rows is not None and sizes[rows.axis] != value.shape[rows.axis]:
         iteration = iteration_of(op.batch, op.operands[1 + rows.axis].scalar, rows)
         if iteration is None or sizes[rows.axis] != 1:
-            raise op.mixed("selects some rows of the batch")
+            raise op.mixed("takes some rows of the batch out of it")
         return dataclasses.replace(op.value(sizes), iteration=iteration)
     return op.value(sizes, rows)
 
 
 def _check_starts(op: RowOperation, indices: Sequence[int]) -> None:
     if any(op.batch.is_in_elements(op.operands[index]) for index in indices):
-        raise op.mixed("begins at a place computed of the size of the batch", is_size=True)
+        raise op.mixed("begins where the size of the batch says", is_size=True)
 
 
 def _dynamic_update_slice(op: RowOperation) -> BatchValue:

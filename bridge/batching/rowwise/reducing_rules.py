@@ -142,7 +142,7 @@ def _batch_norm_inference(op: RowOperation) -> BatchValue:
     (value, *_) = op.data()
     op.plain(*range(1, len(op.operands)))
     if value.rows is not None and value.rows.axis == op.integer("feature_index"):
-        raise op.mixed("takes the rows of the batch as features")
+        raise op.mixed("takes all rows of the batch for features")
     return op.value(value.shape, _moved(value.rows))
 
 
@@ -182,7 +182,7 @@ def linear_algebra(op: RowOperation) -> list[BatchValue]:
     arrays = tuple(v for v in op.operands if v.rank >= 2 or v.rows is not None)
     value = max(arrays, key=lambda array: array.rank, default=BatchValue(()))
     if value.rank < 2:
-        raise op.mixed("is not known to compute each row of the batch by itself")
+        raise op.mixed("is not known to treat each row of the batch for itself")
     op = dataclasses.replace(op, operands=arrays)
     leading = value.shape[:-2]
     shapes = []

@@ -96,7 +96,7 @@ class RowOperation(Attributes):
         """
         value = self.operands[index]
         if value.rows is not None or value.iteration:
-            raise self.mixed("has a shape that depends on values in the batch")
+            raise self.mixed("has a shape that depends on what is in the batch")
         if value.dims is not None:
             dims = value.dims
         else:

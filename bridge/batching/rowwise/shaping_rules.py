@@ -238,7 +238,7 @@ def _length(
         RowsMixedError: that is not known, or depends on the size of the batch.
     """
     if any(map(op.batch.is_in, (start, limit, stride))):
-        raise op.mixed("begins or ends at a place computed of the size of the batch", is_size=True)
+        raise op.mixed("begins or ends where the size of the batch says", is_size=True)
     if (known := op.types[0][axis]) is not None:
         return known
     if start is None or limit is None or stride != 1:
@@ -255,7 +255,7 @@ def _pad(op: RowOperation) -> BatchValue:
     (value,) = op.data(0)
     op.plain(1)
     if any(op.batch.is_in(dim) for dim in (*low, *high, *between)):
-        raise op.mixed("pads by a number computed of the size of the batch", is_size=True)
+        raise op.mixed("pads as far as the size of the batch says", is_size=True)
     shape = []
     for axis, dim in enumerate(value.shape):
         added = (low[axis], high[axis], between[axis])

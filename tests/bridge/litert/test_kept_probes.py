@@ -99,7 +99,7 @@ def test_what_a_file_does_not_take_is_refused(path, tmp_path):
         bridge.verify(path, quick=True)
     text = tmp_path / "text.tflite"
     text.write_text("no model at all")
-    with pytest.raises(FormatError, match="not a LiteRT model"):
+    with pytest.raises(FormatError, match="no LiteRT model"):
         bridge.verify(text)
 
 

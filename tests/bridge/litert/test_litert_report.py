@@ -35,7 +35,7 @@ def test_the_report(folder):
     assert report.bytes == (folder / "m.tflite").stat().st_size
     assert report.graph.operations["MUL"] >= 1
     (folder / "text.tflite").write_text("no model")
-    with pytest.raises(FormatError, match="not a LiteRT model"):
+    with pytest.raises(FormatError, match="no LiteRT model"):
         bridge.inspect(folder / "text.tflite")
 
 

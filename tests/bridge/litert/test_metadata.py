@@ -51,9 +51,9 @@ def test_damaged_models_are_refused(model):
     made = add_entry(model, "mine", b"abc")
     assert is_model(made)
     assert not is_model(b"")
-    with pytest.raises(FormatError, match="not a LiteRT model"):
+    with pytest.raises(FormatError, match="no LiteRT model"):
         read_entry(b"PK" + made, "mine")
-    with pytest.raises(FormatError, match="not a LiteRT model"):
+    with pytest.raises(FormatError, match="no LiteRT model"):
         read_entry(made[:60], "mine")
-    with pytest.raises(FormatError, match="not a LiteRT model"):
+    with pytest.raises(FormatError, match="no LiteRT model"):
         add_entry(b"\xff" * 40, "mine", b"")
