@@ -9,11 +9,13 @@ forward pass. Nothing assumes that cotangents are used linearly, as such a rule 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from jax import export
 from jax.extend import core
 
@@ -40,6 +42,14 @@ from xla_call_module.stablehlo.modules import open_module, serialize_module
 __all__ = ["split_at_residuals"]
 
 _SPLIT = "a forward and a backward pass"
+# What XLA computes inside the operation that uses it, for less than reading it from memory costs.
+_CHEAP = frozenset({
+    "abs", "add", "add_any", "and", "broadcast_in_dim", "convert_element_type", "div", "eq", "ge",
+    "gt", "integer_pow", "le", "lt", "max", "min", "mul", "ne", "neg", "not", "one_minus_square",
+    "or", "reshape", "select_n", "sign", "square", "squeeze", "sub",
+})  # fmt: skip
+# An unknown size is taken to be this where memory is weighed.
+_TYPICAL_SIZE = 64
 _DTYPES = frozenset(dtype.name for dtype in DTYPES)
 
 
@@ -177,25 +187,28 @@ def _divide(program: core.ClosedJaxpr, arguments: int, results: int) -> _Passes:
     """Divide a program after its first arguments and its first results.
 
     What depends on cotangents is computed in the backward pass, and so is once more what depends on
-    sizes alone, and what is of a dtype that TensorFlow does not have.
+    sizes alone, what is of a dtype that TensorFlow does not have, and what saves memory cheaply.
     """
     jaxpr: Any = program.jaxpr
+    every, outputs = _merge_equal(jaxpr.eqns, jaxpr.outvars)
     known, unknown = set(jaxpr.invars[:arguments]), set(jaxpr.invars[arguments:])
-    for equation in jaxpr.eqns:
+    for equation in every:
         for kind in (known, unknown):
             if not kind.isdisjoint(_variables(equation.invars)):
                 kind.update(equation.outvars)
-    known -= unknown
+    known = {v for v in known - unknown if v.aval.dtype.name in _DTYPES}
+    makers = {v: e for e in every for v in e.outvars if v in known}
+    pulled = outputs[results:]
 
-    def is_handed_on(equation: Any) -> bool:
-        made = [v for v in equation.outvars if v in known]
-        return bool(made) and all(v.aval.dtype.name in _DTYPES for v in made)
+    def pass_back(again: Collection[Any] = ()) -> tuple[list[Any], list[Any]]:
+        but = {v for v in makers if v not in again}
+        equations, taken = _needed(every, pulled, but=but)
+        return equations, [v for v in makers if v in but and v in taken]
 
-    pulled = jaxpr.outvars[results:]
-    backward, taken = _needed(jaxpr.eqns, pulled, but=is_handed_on)
-    residuals = [v for e in jaxpr.eqns if is_handed_on(e) for v in e.outvars if v in taken]
-    returned = [*jaxpr.outvars[:results], *residuals]
-    forward, _ = _needed(jaxpr.eqns, returned, but=lambda _: False)
+    _, residuals = pass_back()
+    backward, residuals = pass_back(_computed_again(residuals, makers))
+    returned = [*outputs[:results], *residuals]
+    forward, _ = _needed(every, returned)
     return _Passes(
         part_of_program(program, jaxpr.invars[:arguments], forward, returned),
         part_of_program(program, [*jaxpr.invars, *residuals], backward, pulled),
@@ -203,13 +216,79 @@ def _divide(program: core.ClosedJaxpr, arguments: int, results: int) -> _Passes:
     )
 
 
+def _merge_equal(equations: Iterable[Any], outputs: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """Return equations of which no two compute the same, and the outputs as these compute them."""
+    first, same, kept = dict[Hashable, Any](), dict[Any, Any](), list[Any]()
+
+    def read(atom: Any) -> Any:
+        return atom if isinstance(atom, core.Literal) else same.get(atom, atom)
+
+    for equation in equations:
+        one = equation.replace(invars=list(map(read, equation.invars)))
+        parameters = tuple(sorted(one.params.items(), key=lambda pair: pair[0]))
+        key = (one.primitive, tuple(map(_identity, one.invars)), parameters, one.ctx)
+        try:
+            found = one if one.effects else first.setdefault(key, one)
+        except TypeError:  # a parameter has no hash
+            found = one
+        if found is one:
+            kept.append(one)
+        else:
+            same.update(zip(one.outvars, found.outvars, strict=True))
+    return kept, list(map(read, outputs))
+
+
+def _identity(atom: Any) -> Hashable:
+    """Return what is equal for the same values; that of Python's zeros is so for -0.0, too."""
+    if isinstance(atom, core.Literal):
+        return str(atom.aval), np.asarray(atom.val).tobytes()
+    return atom
+
+
+def _computed_again(residuals: Sequence[Any], makers: Mapping[Any, Any]) -> set[Any]:
+    """Return what is better computed again in the backward pass than handed on.
+
+    It is what cheap operations alone make of other residuals, of arguments, or of what takes no
+    more memory. XLA would not write it to memory either, were both passes one program.
+    """
+    handed, again = set(residuals), set[Any]()
+    for residual in sorted(residuals, key=_bytes_of, reverse=True):
+        chain, sources = _cheap_chain(residual, makers, handed - {residual})
+        if sum(map(_bytes_of, sources)) <= _bytes_of(residual):
+            again |= chain
+            handed = (handed - {residual}) | sources
+    return again - handed
+
+
+def _cheap_chain(
+    value: Any, makers: Mapping[Any, Any], handed: Collection[Any]
+) -> tuple[set[Any], set[Any]]:
+    """Return the values between some and a new one, and what else that is computed of."""
+    chain, sources, pending = set[Any](), set[Any](), [value]
+    while pending:
+        current = pending.pop()
+        equation = makers[current]
+        if equation.primitive.name in _CHEAP:
+            chain.add(current)
+            inputs = _variables(equation.invars) & makers.keys()
+            pending.extend(v for v in inputs if v not in handed and v not in chain)
+        else:
+            sources.add(current)
+    return chain, sources
+
+
+def _bytes_of(value: Any) -> int:
+    sizes = (dim if isinstance(dim, int) else _TYPICAL_SIZE for dim in value.aval.shape)
+    return math.prod(sizes) * int(value.aval.dtype.itemsize)
+
+
 def _needed(
-    equations: Sequence[Any], outputs: Iterable[Any], *, but: Callable[[Any], bool]
+    equations: Sequence[Any], outputs: Iterable[Any], *, but: Collection[Any] = frozenset()
 ) -> tuple[list[Any], set[Any]]:
-    """Return the equations but for some that lead to outputs, and all variables that are read."""
+    """Return the equations that lead to outputs, and all that is read; some values are there."""
     found, taken = list[Any](), _variables(outputs)
     for equation in reversed(equations):
-        if not taken.isdisjoint(equation.outvars) and not but(equation):
+        if any(v in taken and v not in but for v in equation.outvars):
             found.append(equation)
             taken |= _variables(equation.invars)
     return found[::-1], taken
