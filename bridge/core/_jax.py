@@ -688,8 +688,10 @@ def bind_equation(equation: Any, operands: Iterable[Any]) -> Sequence[Any]:
 
 @functools.cache
 def has_symbolic_composites() -> bool:
-    """Return whether JAX lowers composites of symbolic sizes: 0.12 does, and 0.10 does not.
+    """Return whether JAX lowers composites where an argument of the program has a symbolic size.
 
+    JAX 0.12 does. In 0.10 no composite gets the sizes that its decomposition takes, be its own
+    shape symbolic or not (jax/_src/lax/lax.py, `_composite_lowering`).
     The gate can go when JAX 0.10 is no longer supported.
     """
     composite = lax.composite(lambda value: value + value, "jax_tf_bridge.probe")
