@@ -201,7 +201,7 @@ def test_result_shapes_are_declared_and_checked():
     halved = "floordiv(b + 1, 2)"
     assert export_with_symbols(lambda x: x[::2], graph=True, shapes=f"{halved}, c") == [halved, "c"]
     assert export_with_symbols(lambda x: tf.sin(tf.reduce_sum(x)), graph=True) == []
-    with pytest.raises(StructureError, match="which is no shape"):
+    with pytest.raises(StructureError, match="which is not a shape"):
         export_with_symbols(tf.sin, graph=True, shapes="b, %")
     with pytest.raises(StructureError, match=r"declared as float32.*TensorFlow traces it as"):
         export_with_symbols(lambda x: x[0][None], graph=True, shapes="3, c")
