@@ -29,7 +29,6 @@ from bridge.formats.file_format import Conversion, FileFormat, Runtime
 from bridge.formats.format_registry import all_formats, format_of
 from bridge.save import save
 from bridge.verifying.comparison import greatest_error
-from bridge.verifying.trials import Trial
 from savedmodel.files.folder import bytes_of
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import InteropError, StructureError
@@ -52,7 +51,6 @@ class _Benched:
         signature: the signature.
         inputs: the inputs by name.
         outputs: the names of the outputs.
-        expected: the results that are known without JAX; None where there are none.
     """
 
     path: str
@@ -60,7 +58,6 @@ class _Benched:
     signature: str
     inputs: Mapping[str, Array]
     outputs: tuple[str, ...]
-    expected: Sequence[Array] | None = None
 
     @property
     def runtimes(self) -> Collection[Runtime | None]:
@@ -79,9 +76,8 @@ def benchmark(
     """Return what every runtime at hand needs for one call of a file.
 
     A SavedModel, a serialized `Exported` or StableHLO is called in JAX, and becomes what each other
-    runtime takes in a temporary folder. An ONNX model is called by ONNX Runtime alone; a LiteRT
-    model by LiteRT alone, and compared with the probes that are in it. Each runtime has a process
-    of its own, and one core.
+    runtime takes in a temporary folder. An ONNX model is called by ONNX Runtime alone, and a LiteRT
+    model by LiteRT alone; neither is compared. Each runtime has a process of its own, and one core.
 
     Args:
         path: the folder of a SavedModel, or the file of one of the others.
@@ -102,7 +98,7 @@ def benchmark(
     with enable_x64():  # files have the dtypes that they were exported with
         benched = _benched(os.fspath(path), signature, seed)
     rows: list[BenchmarkRow] = []
-    expected = benched.expected
+    expected: Sequence[Array] | None = None
     for runtime in RUNTIMES.values():
         if runtime not in benched.runtimes or runtime.name not in (*runtimes, JAX.name):
             continue
@@ -120,10 +116,6 @@ def benchmark(
 
 def _benched(path: str, signature: str | None, seed: int) -> _Benched:
     format_ = format_of(path)
-    if format_.probes is not None:
-        trial = _first(format_.probes(path), signature, path)
-        results = [*trial.expected[0].values()]
-        return _Benched(path, format_, trial.signature, trial.inputs, trial.outputs, results)
     runnable = format_.open(path, signature)
     random = np.random.default_rng(seed)
     sizes = choose_sizes(runnable.symbols, _SIZE, runnable.accepts)
@@ -133,16 +125,6 @@ def _benched(path: str, signature: str | None, seed: int) -> _Benched:
         if name not in runnable.defaults
     }
     return _Benched(path, format_, runnable.signature, inputs, runnable.outputs)
-
-
-def _first(trials: Sequence[Trial], signature: str | None, path: str) -> Trial:
-    keys = list(dict.fromkeys(trial.signature for trial in trials))
-    if signature is not None and signature not in keys:
-        raise StructureError(
-            f"{path} has no probes of a signature {signature!r}; it has those of "
-            f"{', '.join(keys) or 'none'}. To do: name one of these."
-        )
-    return next(trial for trial in trials if trial.signature == (signature or keys[0]))
 
 
 def _row(

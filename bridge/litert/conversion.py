@@ -28,9 +28,6 @@ __all__ = ["save_litert", "to_litert"]
 QuantizeKind = Literal["dynamic_int8", "float16", "int8"]
 Calibration = str | os.PathLike[str] | Iterable[Any] | Mapping[str, Iterable[Any]]
 
-# Kinds of probes at which a difference is no reason to refuse a model: numbers that overflow, and
-# what is none.
-_EDGES = ("huge", "inf", "nan")
 # Kernels of maxima, and so of every network that pools or rectifies, ignore NaN; the page on LiteRT
 # says so.
 _UNSAID = "nan"
@@ -99,8 +96,7 @@ def to_litert(
             call, for all signatures of the model, from the given parameters on; `arguments` has it
             passed as inputs, and new values returned as outputs. Gradients have it so, too.
         verify: whether the model is run on probes and compared with JAX before it is returned.
-            Probes of at most a mebibyte stay in it, as metadata, for `bridge.verify`.
-        tolerance: the allowed difference, as for `bridge.verify`, which then allows it, too.
+        tolerance: the allowed difference, as for `bridge.verify`.
 
     Returns:
         The bytes of a `.tflite` file.
@@ -154,11 +150,11 @@ def _made(
         UnsupportedError: the model computes something else than JAX.
     """
     from bridge.litert.first_difference import first_difference
-    from bridge.litert.kept_probes import keep_probes
     from bridge.litert.litert_model import make_model
-    from bridge.litert.model_verification import compare_model, make_trials
     from bridge.litert.quantization import check_quantize, quantized
+    from bridge.litert.runtime import compare_model
     from bridge.litert.worker_process import LiteRTProcess
+    from bridge.verifying.bound_trials import make_trials
     from bridge.verifying.trial_request import to_tolerance
 
     check_quantize(quantize, calibration, bound)
@@ -172,7 +168,6 @@ def _made(
         made = make_model(bound, process=process)
         trials = list(make_trials(bound)) if verify or quantize else []
         if verify:
-            made = keep_probes(made, trials, tolerance=allowed) if quantize is None else made
             rows = compare_model(made, trials, allowed, process=process)
             _check(
                 rows,
@@ -183,10 +178,9 @@ def _made(
             )
         if quantize is None:
             return made, None
-        made, report, measured = quantized(
+        return quantized(
             made, quantize, trials, bound=bound, calibration=calibration, process=process
         )
-        return keep_probes(made, measured, error=report.error), report
 
 
 def _check(
@@ -204,8 +198,10 @@ def _check(
     Raises:
         UnsupportedError: it differs.
     """
+    from bridge.litert.runtime import is_at_edge
+
     wrong = [row for row in rows if row.problem]
-    edges = [row for row in wrong if row.inputs.split(",")[0] in _EDGES]
+    edges = [row for row in wrong if is_at_edge(row)]
     if ordinary := [row for row in wrong if row not in edges]:
         first = ordinary[0]
         place = first_difference(list(rows).index(first))
@@ -290,11 +286,10 @@ def save_litert(
     Example:
         >>> import bridge, jax.numpy as jnp
         >>> print(bridge.save_litert(jnp.sin, "sine.tflite", args="f32[2,3]"))
-        sine.tflite: ... bytes, ... of them probes for verify
+        sine.tflite: ... bytes
         serving_default(x: float32[2,3]) -> output_0: float32[2,3]
     """
     from bridge.inspecting.written_file import WrittenFile
-    from bridge.litert.kept_probes import probe_bytes
     from bridge.litert.litert_model import written_signature
     from bridge.sources.target_file import target_file
     from savedmodel.files.folder import hidden_folder
@@ -320,6 +315,5 @@ def save_litert(
         signatures=tuple(written_signature(key, one) for key, one in bound.items()),
         bytes=len(made),
         parameter_bytes=sum(arrays.values()),
-        probe_bytes=probe_bytes(made),
         quantization=report,
     )

@@ -123,8 +123,9 @@ def to_tolerance(tolerance: Tolerance | float | Sequence[float] | None) -> Toler
     """
     if tolerance is None or isinstance(tolerance, Tolerance):
         return tolerance or Tolerance()
-    numbers = [tolerance] if isinstance(tolerance, (int, float)) else list(tolerance)
-    fits = len(numbers) in (1, 2) and all(isinstance(n, (int, float)) for n in numbers)
+    kinds = (int, float, np.integer, np.floating)
+    numbers = list(tolerance) if isinstance(tolerance, Sequence) else [tolerance]
+    fits = len(numbers) in (1, 2) and all(isinstance(n, kinds) for n in numbers)
     if not fits or not all(math.isfinite(n) and n >= 0 for n in numbers):
         raise StructureError(
             f"tolerance is {tolerance!r}; expected rtol, or rtol and atol, of at least 0. To do: "

@@ -1,11 +1,11 @@
-"""The report of `verify`: the differences of TensorFlow's results and gradients from JAX's."""
+"""The report of `verify`: the differences of a runtime's results and gradients from JAX's."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,10 @@ from bridge.verifying.comparison import (
 from bridge.verifying.tensorflow_process import TensorFlowRun
 from bridge.verifying.trials import Trial
 from xla_call_module.dtypes import Array
+from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.versions import DEVIATIONS
 
-__all__ = ["VerifyReport", "VerifyRow", "compare"]
+__all__ = ["VerifyReport", "VerifyRow", "as_call", "compare", "compare_calls", "trials_of"]
 
 _OVERFLOWING = (HUGE, INF)
 _DESCRIPTIONS = {known.name: known.description for known in DEVIATIONS}
@@ -62,8 +63,8 @@ class VerifyReport:
     """The report of `verify`.
 
     Attributes:
-        path: the folder of the SavedModel, or the file of a LiteRT model.
-        tensorflow: the version of TensorFlow; empty for a LiteRT model.
+        path: the folder of the SavedModel, or the file.
+        tensorflow: the version of TensorFlow; empty for a file.
         failure: why TensorFlow does not run the file at all; empty if it does.
         rows: the comparisons, in the order of signatures, inputs and orders.
         runtime: the name and version of what was compared with JAX, such as `TensorFlow 2.21.0`.
@@ -96,6 +97,81 @@ def compare(
     if (problem := run.errors.get(number, "It was not run.")) or run.failure:
         problem = problem or "Its results are lost."
         return [] if run.failure else [_row(trial, 0, math.inf, problem)]
+    results = [
+        {name: run.results[number, order, name] for name in expected}
+        for order, expected in enumerate(trial.expected)
+    ]
+    return _compare_orders(trial, results, tolerance, run.deviations)
+
+
+def as_call(trial: Trial, store: Callable[[Array], Array]) -> Trial:
+    """Return the call of a trial without its gradients, for a runtime that only computes outputs.
+
+    Args:
+        trial: the trial.
+        store: a function from an array to what the runtime takes or returns for it.
+    """
+    return replace(
+        trial,
+        inputs={name: store(array) for name, array in trial.inputs.items()},
+        cotangents=(),
+        expected=({name: store(trial.expected[0][name]) for name in trial.outputs},),
+        deviations={},
+    )
+
+
+def trials_of(keys: Sequence[str], trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials of those signatures that a file has.
+
+    Raises:
+        StructureError: there are none.
+    """
+    found = [trial for trial in trials if trial.signature in keys]
+    if not found:
+        others = ", ".join(dict.fromkeys(trial.signature for trial in trials)) or "no signature"
+        raise StructureError(
+            f"The inputs to compare with are of {others}, and the file has the signatures "
+            f"{', '.join(keys)}. To do: record those of the same functions."
+        )
+    return found
+
+
+def compare_calls(
+    trials: Iterable[Trial],
+    run: Callable[[Trial], Mapping[str, Array]],
+    store: Callable[[Array], Array],
+    tolerance: Tolerance,
+) -> list[VerifyRow]:
+    """Return a row for the call of each trial.
+
+    Args:
+        trials: the trials.
+        run: returns the outputs of a trial by their names, or raises an `InteropError`.
+        store: a function from an array to what the runtime takes or returns for it.
+        tolerance: the allowed difference.
+    """
+    rows: list[VerifyRow] = []
+    for trial in (as_call(each, store) for each in trials):
+        try:
+            results = run(trial)
+        except InteropError as error:
+            rows.append(_row(trial, 0, math.inf, str(error)))
+            continue
+        if missing := [name for name in trial.outputs if name not in results]:
+            problem = f"There is no output {missing[0]}; there are {', '.join(results)}."
+            rows.append(_row(trial, 0, math.inf, problem))
+            continue
+        rows += _compare_orders(trial, [results], tolerance)
+    return rows
+
+
+def _compare_orders(
+    trial: Trial,
+    results: Sequence[Mapping[str, Array]],
+    tolerance: Tolerance,
+    deviations: Sequence[str] = (),
+) -> Sequence[VerifyRow]:
+    """Return a row for each order, of results by name and the deviations of the runtime."""
     given: list[Array] = [*trial.inputs.values(), *_values(trial.cotangents)]
     rows: list[VerifyRow] = []
     overflowing = trial.kind in _OVERFLOWING or any(map(has_infinity, trial.inputs.values()))
@@ -106,7 +182,7 @@ def compare(
         if overflowing and not all(map(is_finite, given[len(trial.inputs) :])):
             break
         scale = largest(given)
-        pairs = {name: (run.results[number, order, name], expected[name]) for name in expected}
+        pairs = {name: (results[order][name], wanted) for name, wanted in expected.items()}
         problems, known = [], []
         for name, (actual, wanted) in pairs.items():
             differing = functools.partial(
@@ -119,8 +195,8 @@ def compare(
             difference = differing(actual, wanted)
             if difference is None:
                 continue
-            deviations = _deviations(trial, order, name, run)
-            excused = [one for one in deviations if one in _EXCUSED]
+            possible = _deviations(trial, order, name, deviations)
+            excused = [one for one in possible if one in _EXCUSED]
             everywhere = order > 0 and (special or any(row.known for row in rows))
             rest = actual
             if actual.dtype == wanted.dtype and actual.shape == wanted.shape:
@@ -130,7 +206,7 @@ def compare(
             if explained and differing(rest, wanted) is None:
                 known += [f"{name}: {_DESCRIPTIONS[deviation]}" for deviation in excused]
             else:
-                reasons = [_DESCRIPTIONS[one] for one in deviations if one not in _EXCUSED]
+                reasons = [_DESCRIPTIONS[one] for one in possible if one not in _EXCUSED]
                 cause = f" (this TensorFlow is known for: {'; '.join(reasons)})" if reasons else ""
                 problems.append(f"{name} {difference}{cause}")
         errors = [_error(trial, actual, wanted) for actual, wanted in pairs.values()]
@@ -140,14 +216,14 @@ def compare(
     return rows
 
 
-def _deviations(trial: Trial, order: int, name: str, run: TensorFlowRun) -> list[str]:
+def _deviations(trial: Trial, order: int, name: str, of_runtime: Sequence[str]) -> list[str]:
     """Return the deviations of this TensorFlow that may change a result.
 
     A gradient may have those of any output. Where TensorFlow runs its own operations they are those
     of JAX, which XLA compiles as well.
     """
     names = trial.deviations.get(name, ()) if order == 0 else _values_of(trial.deviations)
-    has = _EXCUSED if trial.keeps_nan else run.deviations
+    has = _EXCUSED if trial.keeps_nan else of_runtime
     return [deviation for deviation in dict.fromkeys(names) if deviation in has]
 
 

@@ -58,7 +58,7 @@ TESTED = {
     "save_litert": {
         "tests/bridge/litert/test_conversion_files.py": "model path params args signatures "
         "gradient_order platform inputs outputs verify overwrite",
-        "tests/bridge/litert/test_kept_probes.py": "tolerance",
+        "tests/bridge/litert/test_conversion_verify.py": "tolerance",
         "tests/bridge/litert/test_quantization.py": "quantize calibration",
         "tests/bridge/litert/worker/test_state_variables.py": "updates state",
     },
@@ -74,7 +74,7 @@ TESTED = {
     "to_litert": {
         "tests/bridge/litert/test_conversion_files.py": "model params args signatures "
         "gradient_order platform inputs outputs verify",
-        "tests/bridge/litert/test_kept_probes.py": "tolerance",
+        "tests/bridge/litert/test_conversion_verify.py": "tolerance",
         "tests/bridge/litert/test_quantization.py": "quantize calibration",
         "tests/bridge/litert/worker/test_state_variables.py": "updates state",
     },

@@ -47,7 +47,7 @@ def test_the_format_of_a_path(folder, path, name):
 
 
 @pytest.mark.parametrize("path", ["f.bin", "f.mlir", "f.onnx"])
-def test_files_without_probes_are_not_verified(folder, path):
+def test_files_of_other_formats_are_not_verified(folder, path):
     with pytest.raises(FormatError, match="is a file, and not a LiteRT model"):
         bridge.verify(folder / path)
 

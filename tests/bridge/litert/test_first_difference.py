@@ -10,7 +10,7 @@ import pytest
 from bridge.litert.conversion import _check
 from bridge.litert.first_difference import first_difference
 from bridge.litert.litert_model import bind_signatures
-from bridge.litert.model_verification import make_trials
+from bridge.verifying.bound_trials import make_trials
 from bridge.verifying.comparison import Tolerance
 from bridge.verifying.verification import VerifyRow
 from xla_call_module.errors import UnsupportedError
@@ -58,7 +58,7 @@ def test_the_operation_is_found_where_inputs_are_complex(litert_process):
     )  # fmt: skip
     ((_, one),) = bound.items()
     trial = next(make_trials(bound))
-    assert trial.inputs["z"].shape == (40, 30, 2)
+    assert trial.inputs["z"].dtype == np.complex64
     assert "stablehlo." in first_difference(one, trial, process=litert_process, tolerance=EXACT)
 
 
