@@ -192,7 +192,7 @@ def _verify_file(path: str, against: str | os.PathLike[str] | None, tolerance: A
     from bridge.formats.format_registry import all_formats, format_of
     from bridge.verifying.trial_request import to_tolerance
     from bridge.verifying.trials import read_trials
-    from bridge.verifying.verification import VerifyReport
+    from bridge.verifying.verification import VerifyReport, as_converted
 
     format_ = format_of(path)
     if format_.compare is None or format_.runtime is None:
@@ -209,7 +209,7 @@ def _verify_file(path: str, against: str | os.PathLike[str] | None, tolerance: A
         )
     rows = format_.compare(path, read_trials(against), to_tolerance(tolerance))
     runtime = f"{format_.runtime.name} {format_.runtime.version()}"
-    return VerifyReport(path, "", "", tuple(rows), runtime)
+    return VerifyReport(path, "", "", tuple(map(as_converted, rows)), runtime)
 
 
 def _part_of(progress: Progress | None, part: int, parts: int) -> Progress | None:

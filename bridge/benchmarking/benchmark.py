@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bridge.benchmarking.benchmark_report import BenchmarkReport, BenchmarkRow
-from bridge.benchmarking.runtime_calls import JAX, RUNTIMES
 from bridge.core._jax import enable_x64
 from bridge.core.probes import RANDOM, choose_sizes, draw
-from bridge.core.worker_messages import (
-    describe_arrays,
-    read_arrays,
-    read_message,
-    write_message,
-)
 from bridge.exporting.exported_file import read_exported
-from bridge.formats.file_format import Conversion, FileFormat, Runtime
+from bridge.formats.file_format import Conversion, FileFormat, Runtime, RuntimeCall
 from bridge.formats.format_registry import all_formats, format_of
+from bridge.formats.runtime_calls import JAX, RUNTIMES, RuntimeProcess
 from bridge.save import save
 from bridge.verifying.comparison import greatest_error
 from savedmodel.files.folder import bytes_of
@@ -35,10 +26,8 @@ from xla_call_module.errors import InteropError, StructureError
 
 __all__ = ["benchmark"]
 
-_PROGRAM = "bridge.benchmarking.runtime_calls"
 _SIZE = 3  # of dimensions that vary
 _MAX_DIGITS = 17.0
-_MAX_SECONDS = 600.0  # for one runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +124,13 @@ def _row(
     row = BenchmarkRow(runtime.name, version)
     if not version:
         return replace(row, problem="It is not installed."), ()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, RuntimeProcess() as process:
         try:
             path = _file_for(runtime, benched, Path(folder))
+            call = RuntimeCall(path, benched.signature, benched.inputs, benched.outputs)
+            answer, results = process.call(runtime, call, repeated=seconds)
         except InteropError as error:
             return replace(row, problem=str(error).splitlines()[0]), ()
-        answer, results = _measure(runtime, path, benched, seconds)
-        if "error" in answer:
-            return replace(row, problem=answer["error"].splitlines()[0]), ()
         compared = results if runtime is JAX else expected
         row = replace(
             row,
@@ -167,35 +155,6 @@ def _file_for(runtime: Runtime, benched: _Benched, folder: Path) -> str:
     signatures = (benched.signature,) if os.path.isdir(benched.path) else ()
     target.convert(Conversion(benched.path, path, signatures, options={"no_verify": True}))
     return path
-
-
-def _measure(
-    runtime: Runtime, path: str, benched: _Benched, seconds: float
-) -> tuple[dict[str, Any], Sequence[Array]]:
-    request = {
-        "runtime": runtime.name,
-        "path": os.path.abspath(path),
-        "signature": benched.signature,
-        "outputs": benched.outputs,
-        "seconds": seconds,
-        "arrays": describe_arrays(benched.inputs),
-    }
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as answers:
-        write_message(given, request, [*benched.inputs.values()])
-        given.seek(0)
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", _PROGRAM], stdin=given, stdout=answers,
-                stderr=subprocess.DEVNULL, timeout=_MAX_SECONDS, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return {"error": f"It did not answer within {_MAX_SECONDS:g} seconds."}, ()
-        answers.seek(0)
-        message = read_message(answers)
-    if message is None:
-        return {"error": f"The process ended with exit status {done.returncode}."}, ()
-    answer, parts = message
-    return answer, [*read_arrays(answer.get("arrays", []), parts).values()]
 
 
 def _right_digits(results: Sequence[Array], expected: Sequence[Array]) -> float:

@@ -94,9 +94,9 @@ def _spec(tensor: LiteRTTensor, path: str) -> TensorSpec:
 
 
 def _compare(path: str, trials: Sequence[Trial], tolerance: Tolerance) -> Sequence[VerifyRow]:
-    from bridge.litert.runtime import verify_model
+    from bridge.litert.runtime import compare_model
 
-    return verify_model(path, trials, tolerance)
+    return compare_model(path, trials, tolerance)
 
 
 def _prepare(call: RuntimeCall) -> Callable[[], Sequence[Any]]:

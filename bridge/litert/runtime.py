@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -28,17 +28,10 @@ __all__ = [
     "Runtime",
     "compare_model",
     "describe",
-    "is_at_edge",
     "run_trial",
-    "verify_model",
 ]
 
 Kernels = Literal["delegate", "builtin", "reference"]
-
-# Kinds of probes at which a difference is no reason to refuse a model: numbers that overflow, and
-# what is none.
-_EDGES = ("huge", "inf", "nan")
-_KNOWN = "LiteRT's kernels differ from JAX's at NaN, infinities and numbers that overflow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,16 +308,3 @@ def compare_model(
             at_boundary,
             tolerance or Tolerance(),
         )
-
-
-def is_at_edge(row: VerifyRow) -> bool:
-    """Return whether the inputs of a row are NaN, infinities or numbers that overflow."""
-    return row.inputs.split(",")[0] in _EDGES
-
-
-def verify_model(path: str, trials: Sequence[Trial], tolerance: Tolerance) -> list[VerifyRow]:
-    """Return the rows of `compare_model`, with what a conversion does not refuse as known."""
-    return [
-        replace(row, problem="", known=_KNOWN) if row.problem and is_at_edge(row) else row
-        for row in compare_model(path, trials, tolerance)
-    ]

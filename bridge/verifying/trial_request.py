@@ -16,7 +16,7 @@ from bridge.verifying.comparison import Tolerance
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError
 
-__all__ = ["TrialRequest", "request_trials", "to_tolerance"]
+__all__ = ["TrialRequest", "conversion_tolerance", "request_trials", "to_tolerance"]
 
 _KINDS = (RANDOM, *EDGES)
 _STEPS = 3
@@ -110,6 +110,20 @@ def request_trials(
     elif inputs is not None:
         arrays = read_arrays(inputs)
     return TrialRequest(kinds, (_QUICK_SIZE,) if quick else SIZES, arrays, count)
+
+
+def conversion_tolerance(tolerance: Any, *, verify: bool) -> Tolerance | None:
+    """Return the tolerance of a conversion that may compare its file with JAX; None by default.
+
+    Raises:
+        StructureError: there is one, and nothing is compared.
+    """
+    if tolerance is not None and not verify:
+        raise StructureError(
+            "tolerance= is for the comparison with JAX, and verify=False leaves that out. To do: "
+            "pass verify=True, or no tolerance."
+        )
+    return None if tolerance is None else to_tolerance(tolerance)
 
 
 def to_tolerance(tolerance: Tolerance | float | Sequence[float] | None) -> Tolerance:

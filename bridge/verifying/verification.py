@@ -25,12 +25,26 @@ from bridge.verifying.comparison import (
 from bridge.verifying.tensorflow_process import TensorFlowRun
 from bridge.verifying.trials import Trial
 from xla_call_module.dtypes import Array
-from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.errors import InteropError, StructureError, UnsupportedError
+from xla_call_module.tracebacks import warn
 from xla_call_module.versions import DEVIATIONS
 
-__all__ = ["VerifyReport", "VerifyRow", "as_call", "compare", "compare_calls", "trials_of"]
+__all__ = [
+    "VerifyReport",
+    "VerifyRow",
+    "as_call",
+    "as_converted",
+    "compare",
+    "compare_calls",
+    "refuse_differences",
+    "trials_of",
+]
 
 _OVERFLOWING = (HUGE, INF)
+# Kinds of probes at which a difference is no reason to refuse a file of another format: numbers
+# that overflow, and what is none.
+_EDGES = (*_OVERFLOWING, "nan")
+_AT_EDGES = "differ from JAX at NaN, at infinities and where numbers overflow"
 _DESCRIPTIONS = {known.name: known.description for known in DEVIATIONS}
 # Those that lose NaN, and change no number.
 _EXCUSED = {known.name for known in DEVIATIONS if known.special}
@@ -163,6 +177,71 @@ def compare_calls(
             continue
         rows += _compare_orders(trial, [results], tolerance)
     return rows
+
+
+def is_at_edge(row: VerifyRow) -> bool:
+    """Return whether the inputs of a row are NaN, infinities or numbers that overflow."""
+    return row.inputs.split(",")[0] in _EDGES
+
+
+def as_converted(row: VerifyRow) -> VerifyRow:
+    """Return the row of a file of another format, with what no conversion refuses as known."""
+    is_known = row.problem and is_at_edge(row)
+    return replace(row, problem="", known=_AT_EDGES) if is_known else row
+
+
+def refuse_differences(
+    rows: Sequence[VerifyRow],
+    sizes: Sequence[Mapping[str, int]],
+    *,
+    runtime: str,
+    first_difference: Callable[[int], str] = lambda _: "",
+    unsaid: str = "",
+) -> None:
+    """Refuse a model that differs from JAX on ordinary numbers; warn of huge and infinite ones.
+
+    Args:
+        rows: what was compared.
+        sizes: the dimension variables of each row.
+        runtime: the name of the runtime.
+        first_difference: returns the first operation that differs in the trial of a row.
+        unsaid: the kind of inputs of which nothing is said.
+
+    Raises:
+        UnsupportedError: it differs.
+    """
+    wrong = [row for row in rows if row.problem]
+    edges = [row for row in wrong if is_at_edge(row)]
+    if ordinary := [row for row in wrong if row not in edges]:
+        first = ordinary[0]
+        place = first_difference(list(rows).index(first))
+        where = f" The first operation that differs is {place}." if place else ""
+        raise UnsupportedError(
+            f"{runtime} computes something else than JAX: {first.signature} with inputs that are "
+            f"{first.inputs}: {first.problem}{where} {len(wrong)} of {len(rows)} probes differ. To "
+            f"do: {_constraint(rows, sizes)}leave out of the function what differs; tolerance= "
+            "allows more, and verify=False returns the model as it is."
+        )
+    for row in edges:
+        if row.inputs.split(",")[0] != unsaid:
+            warn(
+                f"{runtime} differs from JAX where inputs are {row.inputs}: {row.signature}: "
+                f"{row.problem}"
+            )
+
+
+def _constraint(rows: Sequence[VerifyRow], sizes: Sequence[Mapping[str, int]]) -> str:
+    """Return the advice to leave out the least sizes, where the model is right for all others.
+
+    Of these something that is computed may be of size 0, which few kernels of LiteRT take.
+    """
+    wrong = [at for row, at in zip(rows, sizes, strict=True) if row.problem and at]
+    right = [at for row, at in zip(rows, sizes, strict=True) if not row.problem and at]
+    for name in right[0] if right else ():
+        most = max((at[name] for at in wrong if name in at), default=0)
+        if most and all(at.get(name, 0) > most for at in right):
+            return f"export it with a constraint such as '{name} >= {most + 1}'; or "
+    return ""
 
 
 def _compare_orders(

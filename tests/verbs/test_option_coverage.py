@@ -65,6 +65,7 @@ TESTED = {
     "save_onnx": {
         TABLES: "model path params gradient_order external_data platform inputs outputs",
         "tests/bridge/onnx/test_onnx_model_saving.py": "opset overwrite",
+        "tests/bridge/onnx/test_model_verification.py": "verify tolerance",
         "tests/bridge/sources/test_bound_call_functions.py": "args",
     },
     "to_jax": {
@@ -82,6 +83,7 @@ TESTED = {
         "tests/bridge/onnx/test_onnx_model_saving.py": "exported params gradient_order opset "
         "inputs outputs",
         "tests/bridge/onnx/test_onnx_model.py": "platform",
+        "tests/bridge/onnx/test_model_verification.py": "verify tolerance",
         "tests/bridge/sources/test_bound_call_functions.py": "args",
     },
     "update": {"tests/bridge/test_update.py": "path params to overwrite"},
