@@ -41,9 +41,10 @@ def verify(
 ) -> VerifyReport:
     """Compare what TensorFlow and JAX compute of a SavedModel, gradients of every order included.
 
-    A LiteRT model is run by ai-edge-litert, in a process of its own, and compared with what was
-    recorded (`against`) of the SavedModel of the same functions; JAX runs nothing. One that is
-    quantized needs a `tolerance` of about the error that was reported when it was written.
+    An ONNX or a LiteRT model is run by ONNX Runtime or ai-edge-litert, in a process of its own, and
+    compared with what was recorded (`against`) of the SavedModel of the same functions; JAX runs
+    nothing. Differences at NaN, at infinities and where numbers overflow are none. A quantized
+    model needs a `tolerance` of about the error that was reported when it was written.
 
     TensorFlow runs in a process of its own, in which JAX cannot be imported. Each signature is
     called with random inputs, with dimension variables of 1, 3 and 17 or the nearest sizes that
@@ -64,7 +65,7 @@ def verify(
     On a terminal, a bar shows how far it is when it takes longer than two seconds.
 
     Args:
-        path: the folder of a SavedModel that `bridge.load` reads, or the file of a LiteRT model.
+        path: the folder of a SavedModel that `bridge.load` reads, or the file of one of those.
         python: the interpreter of another environment with TensorFlow, in which neither JAX nor
             this package need be installed.
         record: a file to write, with the inputs and JAX's results, for `against`.
