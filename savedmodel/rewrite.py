@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 from savedmodel.encode.body import Library
 from savedmodel.encode.graph_functions import encode_graph
 from savedmodel.encode.labels import write_labels
+from savedmodel.encode.listed_functions import list_functions
 from savedmodel.encode.mutexes import mutex_name, to_compiled, to_mutexes
 from savedmodel.encode.opening import open_graph
 from savedmodel.encode.shape_check_nodes import refusal_graph
@@ -210,7 +211,7 @@ def _change_nodes(
     changed: dict[CallModule, CallModule] = {}
     allowance = description_allowance()
     count = 0
-    bodies = [_CallBodies(graph.graph_def, operations) for graph in proto.meta_graphs]
+    bodies = [_CallBodies(graph, operations) for graph in proto.meta_graphs]
     for number, place, order, node in [*_nodes(proto)]:
         if not is_call(node):
             continue
@@ -239,10 +240,14 @@ def _change_nodes(
 class _CallBodies:
     """The functions of plain operations that the calls of a graph run."""
 
-    def __init__(self, graph: Proto, operations: Operations | None) -> None:
-        self._graph, self._operations = graph, operations
-        self._library = Library.of(graph.library)
-        self._functions = {str(f.signature.name): f for f in graph.library.function}
+    def __init__(self, meta_graph: Proto, operations: Operations | None) -> None:
+        self._meta_graph, self._graph, self._operations = (
+            meta_graph,
+            meta_graph.graph_def,
+            operations,
+        )
+        self._library = Library.of(self._graph.library)
+        self._functions = {str(f.signature.name): f for f in self._graph.library.function}
         self._names: dict[tuple[CallModule, bool], str] = {}
         self._dropped: set[str] = set()
         self._opens = False
@@ -287,6 +292,8 @@ class _CallBodies:
             to_mutexes(self._graph, mutex_name(call.module for call, _ in self._names))
         elif self._names:
             to_compiled(self._graph)
+        if self._names:
+            list_functions(self._meta_graph)
 
 
 def _nodes(proto: Proto) -> Iterator[tuple[int, str, int, Proto]]:

@@ -23,6 +23,7 @@ from google.protobuf.message import EncodeError
 from savedmodel.encode.functions import write_functions
 from savedmodel.encode.graph import INIT_OP, write_graph
 from savedmodel.encode.labels import write_labels
+from savedmodel.encode.listed_functions import list_functions
 from savedmodel.encode.objects import OBJECT_GRAPH_KEY, ObjectGraph, write_objects
 from savedmodel.encode.state import write_state_reader
 from savedmodel.files import checksum
@@ -273,6 +274,7 @@ def _encode(model: SavedModel) -> tuple[Proto, ObjectGraph]:
     for signature in model.signatures:
         for labels in signature.labels.values():
             write_labels(meta_graph, signature.key, labels.output, labels.texts)
+    list_functions(meta_graph)
     return proto, objects
 
 

@@ -44,7 +44,7 @@ def lower_orders(
     _refuse_devices(first)
     target = dataclasses.replace(_one_platform(first), hoist_from=options.hoist_constants)
     values = {*known, *prepared.constants}
-    plain = prepare_chain(calls, target, residuals=options.residuals, known=values)
+    plain = prepare_chain(calls, target, known=values)
     pairs = zip(plain.calls, prepared.calls, strict=True)
     asserts = first_order == 0 and prepared.shape_check is None
     opened = options.for_converters

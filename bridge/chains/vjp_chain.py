@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+import itertools
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from jax import export
 from bridge.chains.exported_order import vjp_of
 from bridge.chains.orders import NOT_DIFFERENTIABLE, ChainOptions, check_order
 from bridge.chains.plain_operations import lower_orders
+from bridge.chains.residuals import split_at_residuals
 from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.analyses.several_devices import check_one_device
 from xla_call_module.call import MADE_OF_OPERATIONS, CallModule
@@ -72,10 +74,17 @@ def build_chain(
     # What follows an order without a VJP of its own is made of its operations.
     own = next((n for n, order in enumerate(orders) if not order.has_vjp()), len(orders))
     changes = [MADE_OF_OPERATIONS if n > own else "" for n in range(len(orders))]
-    plain = [*map(to_call, orders)] if options.plain_operations else []
-    calls = (to_call(orders.pop(0), change=change) for change in changes)
+    passes: tuple[UnparsedCall, ...] = ()
+    if options.residuals and len(orders) > 1:
+        pair = [to_call(*order).make(None) for order in zip(orders[:2], changes, strict=False)]
+        passes = split_at_residuals(*orders[:2], *pair, options)
+        del orders[:2]
+    rest = (to_call(orders.pop(0), change) for change in changes[len(passes) :])
+    calls: Iterable[UnparsedCall] = itertools.chain(passes, rest)
+    if options.plain_operations:
+        calls = tuple(calls)
     try:
-        prepared = prepare_chain(calls, target, residuals=options.residuals, known=known)
+        prepared = prepare_chain(calls, target, known=known)
     except VersionError:
         # Gradients have no source lines in a file; the message has them.
         for order in _differentiated(exported, gradient_order)[0]:
@@ -84,8 +93,9 @@ def build_chain(
     for reason in (missing, _several_devices(prepared.calls[0])):
         if reason:
             warn(reason)
-    graphs = lower_orders(plain, prepared, options, known=known) if plain else ()
-    return prepared, graphs
+    if not options.plain_operations:
+        return prepared, ()
+    return prepared, lower_orders(calls, prepared, options, known=known)
 
 
 def _differentiated(
@@ -120,11 +130,7 @@ def _is_differentiable(exported: export.Exported) -> bool:
 
 
 def _to_unparsed(
-    exported: export.Exported,
-    *,
-    options: ChainOptions,
-    keeps_trees: bool,
-    change: str = "",
+    exported: export.Exported, change: str = "", *, options: ChainOptions, keeps_trees: bool
 ) -> UnparsedCall:
     def make(module: Any) -> CallModule:
         call = from_exported(

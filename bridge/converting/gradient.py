@@ -32,6 +32,7 @@ from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck, unite
 from xla_call_module.dimensions import evaluate_shape, solve
 from xla_call_module.errors import MissingDependencyError
+from xla_call_module.passes.module_pass import UnparsedCall
 from xla_call_module.passes.pipeline import Artifact, prepare, prepare_chain
 from xla_call_module.runtime.function_op import FunctionOp
 from xla_call_module.runtime.op import Op, static_shape
@@ -383,7 +384,9 @@ class DifferentiableCall:
         return residuals.backward([*tensors, *residuals.values])
 
     def _prepare(
-        self, orders: Sequence[DifferentiableCall], *, residuals: bool = False
+        self,
+        orders: Sequence[DifferentiableCall],
+        calls: Sequence[CallModule | UnparsedCall] | None = None,
     ) -> list[_PreparedOp]:
         """Return the calls of some orders as the imported TensorFlow runs them.
 
@@ -391,10 +394,11 @@ class DifferentiableCall:
 
         Args:
             orders: one order, or a function and its VJP.
-            residuals: whether these two become a forward and a backward pass.
+            calls: the calls in the place of their own; None for these.
         """
         sources = [order._source for order in orders]
-        calls = [source.whole() for source in sources]
+        if calls is None:
+            calls = [source.whole() for source in sources]
         passes, release = self._options.passes, imported_release()
         runs = all(source.runs_on(release) for source in sources)
         with tf.init_scope():
@@ -404,15 +408,18 @@ class DifferentiableCall:
             as_is = runs or passes.plain_operations
             target = passes.target(release, Artifact.UNCHANGED if as_is else Artifact.IF_NEEDED)
             with self._explaining_jaxlib():
-                prepared = prepare_chain(calls, target, residuals=residuals, known=self._constants)
+                prepared = prepare_chain(calls, target, known=self._constants)
                 graphs = (
                     lower_orders(
-                        calls, prepared, replace(passes, residuals=residuals),
-                        known=self._constants, first_order=orders[0]._order,
+                        calls,
+                        prepared,
+                        passes,
+                        known=self._constants,
+                        first_order=orders[0]._order,
                     )
                     if passes.plain_operations
                     else (None,) * len(calls)
-                )  # fmt: skip
+                )
             values = prepared.constants.items()
             self._constants.update((key, tf.constant(value)) for key, value in values)
         ops = []
@@ -568,11 +575,18 @@ class DifferentiableCall:
         with self._lock:
             if not self._passes:
                 try:
-                    orders = [self, self._order_above()]
+                    vjp = self._order_above()
                 except NOT_DIFFERENTIABLE:
                     return []  # there is no VJP, which is said where a gradient is taken
-                self._passes = self._prepare(orders, residuals=True)
+                self._passes = self._prepare([self, vjp], self._split(vjp))
             return self._passes
+
+    def _split(self, vjp: DifferentiableCall) -> tuple[UnparsedCall, UnparsedCall]:
+        from bridge.chains.residuals import split_at_residuals  # imports JAX
+
+        orders = (self._source, vjp._source)
+        exported, calls = [order.exported for order in orders], [order.whole() for order in orders]
+        return split_at_residuals(*exported, *calls, self._options.passes)
 
     def _order_above(self, *, at_once: bool = False) -> DifferentiableCall:
         with self._lock:

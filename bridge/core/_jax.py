@@ -6,6 +6,7 @@ import bisect
 import dataclasses
 import functools
 import importlib.util
+import inspect
 import re
 import sys
 import threading
@@ -47,6 +48,7 @@ __all__ = [
     "map_orders",
     "missing_rule",
     "outside_meshes",
+    "part_of_program",
     "polymorphic_shape_class",
     "replace_shardings",
     "replace_vjp",
@@ -54,6 +56,7 @@ __all__ = [
     "shardings_of_trace",
     "static_parameters",
     "trace_with_symbolic_solves",
+    "traced_program",
     "tracing_error_kind",
     "transformation_query",
     "unfiltered_tracebacks",
@@ -107,15 +110,73 @@ def outside_meshes() -> AbstractContextManager[Any]:
     return context
 
 
-def replace_vjp(exported: export.Exported, vjp: Callable[[], export.Exported]) -> export.Exported:
+def replace_vjp(
+    exported: export.Exported,
+    vjp: Callable[[], export.Exported],
+    *,
+    program: core.ClosedJaxpr | None = None,
+) -> export.Exported:
     """Return the same `Exported` with another VJP, which is made each time that it is asked for.
 
     `Exported.vjp` calls the field `_get_vjp` with the object itself (jax/_src/export/_export.py);
     there is no public way to say what a changed `Exported` is differentiated by. The gate can go
     when there is one.
+
+    Args:
+        exported: the `Exported`.
+        vjp: returns its VJP.
+        program: what `traced_program` returns of it then.
     """
     with private_name("an Exported with another gradient", "jax"):
-        return dataclasses.replace(exported, _get_vjp=lambda _: vjp())
+        return dataclasses.replace(exported, _get_vjp=_Vjp(vjp, program))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Vjp:
+    make: Callable[[], export.Exported]
+    program: core.ClosedJaxpr | None
+
+    def __call__(self, exported: export.Exported) -> export.Exported:
+        del exported
+        return self.make()
+
+
+def traced_program(exported: export.Exported) -> core.ClosedJaxpr | None:
+    """Return the trace of flat arguments that this process has exported; None where it has none.
+
+    `Exported.vjp` differentiates it, and only the closure that it calls holds it
+    (jax/_src/export/_export.py, `_get_exported_vjp`). Without the gate there is none, and what is
+    made of the trace is made of the artifact. It can go when an `Exported` tells.
+    """
+    make_vjp: Any = getattr(exported, "_get_vjp", None)
+    if isinstance(make_vjp, _Vjp):
+        return make_vjp.program
+    if not inspect.isfunction(make_vjp):
+        return None
+    program = inspect.getclosurevars(make_vjp).nonlocals.get("jaxpr")
+    return program if isinstance(program, core.ClosedJaxpr) else None
+
+
+def part_of_program(
+    program: core.ClosedJaxpr,
+    inputs: Sequence[core.Var],
+    equations: Sequence[core.JaxprEqn],
+    outputs: Sequence[core.Var | core.Literal],
+) -> Callable[..., Sequence[Any]]:
+    """Return some equations of a jaxpr as a function, with their names and places in the source.
+
+    `jax.extend.core` has jaxprs without their form, and no way to change one (jax/_src/core.py,
+    `Jaxpr.replace`). The gate can go when it has.
+    """
+    jaxpr: Any = program.jaxpr
+    with private_name("residuals=True", "jax"):
+        part = jaxpr.replace(
+            invars=list(inputs),
+            eqns=list(equations),
+            outvars=list(outputs),
+            debug_info=jaxpr.debug_info.with_unknown_names(),
+        )
+    return core.jaxpr_as_fun(core.ClosedJaxpr(part, program.consts))
 
 
 def map_orders(
@@ -627,8 +688,10 @@ def bind_equation(equation: Any, operands: Iterable[Any]) -> Sequence[Any]:
 
 @functools.cache
 def has_symbolic_composites() -> bool:
-    """Return whether JAX lowers composites of symbolic sizes: 0.12 does, and 0.10 does not.
+    """Return whether JAX lowers composites where an argument of the program has a symbolic size.
 
+    JAX 0.12 does. In 0.10 no composite gets the sizes that its decomposition takes, be its own
+    shape symbolic or not (jax/_src/lax/lax.py, `_composite_lowering`).
     The gate can go when JAX 0.10 is no longer supported.
     """
     composite = lax.composite(lambda value: value + value, "jax_tf_bridge.probe")

@@ -16,6 +16,7 @@ from bridge.core._jax import (
     missing_rule,
     replace_vjp,
     trace_with_symbolic_solves,
+    traced_program,
     unstable_calls,
 )
 from bridge.core.explaining import calls_back, explain_tracing
@@ -144,7 +145,7 @@ def _export(
             return again(error).vjp()
 
     try:
-        return replace_vjp(exported, differentiate)
+        return replace_vjp(exported, differentiate, program=traced_program(exported))
     except VersionError:  # the gate: its gradient has no library calls then
         return exported
 

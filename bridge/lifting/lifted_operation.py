@@ -73,12 +73,14 @@ class LiftedOperation(Attributes):
         regions: the regions.
         mesh: the mesh that the function is lifted for; None for none.
         around: the values that the operation sees, by MLIR's.
+        may_compose: whether the rule may make composites.
     """
 
     operands: tuple[LiftedValue, ...]
     regions: tuple[LiftedRegion, ...]
     mesh: Mesh | AbstractMesh | None = None
     around: Mapping[Any, LiftedValue] = field(default_factory=dict)
+    may_compose: bool = True
 
     @property
     def arrays(self) -> list[Any]:

@@ -41,6 +41,7 @@ class LiftingTable:
         operation: the class of what a rule sees of an operation.
         has_functions: whether functions stay functions, and those that JAX composes of operations
             have its derivatives. Without, all is written out as it stands.
+        may_compose: whether rules may make composites, which not every JAX lowers everywhere.
         to_array: makes an array of a value, as the rules have it.
         around: a context in which the rule of an operation runs.
         target: the name of what understands the operations, for messages.
@@ -51,6 +52,7 @@ class LiftingTable:
     composites: Mapping[str, LiftingRule]
     operation: type[LiftedOperation] = LiftedOperation
     has_functions: bool = True
+    may_compose: bool = True
     to_array: Callable[[LiftedValue], Any] = as_array
     around: Callable[[Any], AbstractContextManager[Any]] = nullcontext
     target: str = "JAX"

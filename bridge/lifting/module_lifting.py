@@ -173,6 +173,7 @@ class _Lifting:
             ),
             mesh=self._mesh,
             around=values,
+            may_compose=self._table.may_compose,
         )
         with _place_of(raw), self._table.around(raw):
             lifted = rule.lift(op)

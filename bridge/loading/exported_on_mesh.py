@@ -40,6 +40,7 @@ __all__ = [
     "has_dynamic_shards",
     "mesh_at_export",
     "remesh",
+    "shardings_on",
     "to_one_device",
     "with_shardings_of_calls",
     "without_shardings",

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export, tree_util
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from bridge.core.keys import to_logical, to_physical
 from bridge.core.tree_matching import match_trees
@@ -77,7 +77,9 @@ def lift_module(call: CallModule, mesh: Mesh | None = None) -> Callable[..., Any
     return jax.jit(lifted)
 
 
-def lift_leaves(exported: export.Exported, mesh: Mesh | None = None, *, name: str = "") -> Flat:
+def lift_leaves(
+    exported: export.Exported, mesh: Mesh | AbstractMesh | None = None, *, name: str = ""
+) -> Flat:
     """Return an `Exported` as a function of JAX of the leaves of its arguments.
 
     Args:

@@ -14,12 +14,11 @@ from bridge.core._jax import replace_vjp
 from savedmodel.model import SavedModel
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck, unite
-from xla_call_module.descriptions.description_json import read_description
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import to_exported
 from xla_call_module.passes.constants import key_of, restore_constants
 from xla_call_module.passes.module_pass import open_pair, run_on_module, run_passes
-from xla_call_module.passes.residuals import drop_residuals, join_residuals
+from xla_call_module.passes.residuals import DROP_RESIDUALS, join_residuals
 
 __all__ = ["find_constants", "restore"]
 
@@ -36,27 +35,15 @@ def restore(
     Raises:
         InteropError: a call is damaged, or has a pytree type that is not registered here.
     """
-    # What TensorFlow has saved may have no gradient, or one that takes no residuals.
-    are_taken = len(chain) > 1 and chain[1].residual_args > 0
+    restored = restore_constants(constant)
 
     @lru_cache
     def call(order: int) -> CallModule:
-        if order < 2 and are_taken:
-            return joined()[order]
-        wanted = chain[order]
-        passes = [restore_constants(constant)]
-        if wanted.residual_results:
-            passes.append(drop_residuals(_kept_at_export(wanted)))
-        return run_passes(wanted, passes)
-
-    @lru_cache
-    def joined() -> tuple[CallModule, CallModule]:
-        with open_pair(chain[0], chain[1]) as pair:
-            passes = [restore_constants(constant)]
-            forward, backward = (run_on_module(parsed, passes) for parsed in pair)
-            # What else the forward pass takes is for the residuals.
-            joined = join_residuals(forward, backward, _kept_at_export(chain[0]))
-            return joined[0].serialized(), joined[1].serialized(chain[0])
+        if not chain[order].residual_args:
+            return run_passes(chain[order], [restored, DROP_RESIDUALS])
+        with open_pair(*chain[order - 1 : order + 1]) as pair:
+            forward, backward = (run_on_module(parsed, [restored]) for parsed in pair)
+            return join_residuals(forward, backward).serialized(chain[order - 1])
 
     @lru_cache
     def exported(order: int) -> export.Exported:
@@ -68,11 +55,6 @@ def restore(
         return replace_vjp(made, lambda: exported(order + 1))
 
     return exported(0)
-
-
-def _kept_at_export(call: CallModule) -> tuple[int, ...]:
-    """Return the arguments that the module took when the `Exported` was made."""
-    return read_description(call.exported, where=call.name).kept
 
 
 def find_constants(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from bridge.core_ops import elementary
@@ -144,13 +145,21 @@ def _reciprocal(divisor: Value) -> Value | None:
     """Return the reciprocal of a constant, by which XLA multiplies in place of a division.
 
     It is flushed to 0 where it is no normal number
-    (xla/hlo/transforms/simplifiers/algebraic_simplifier.cc, `HandleDivide`).
+    (xla/hlo/transforms/simplifiers/algebraic_simplifier.cc, `HandleDivide`). The reciprocal of a
+    bfloat16 is a float32 in XLA, so that the product differs from a quotient only where it is 0.
     """
-    if divisor.array is None or divisor.dtype not in (np.float32, np.float64):
+    if divisor.array is None:
         return None
+    one = np.ones((), divisor.dtype)
     with np.errstate(all="ignore"):
-        made = (1 / divisor.array).astype(divisor.dtype)
+        made = (one / divisor.array).astype(divisor.dtype)
+    if divisor.dtype == ml_dtypes.bfloat16 and _are_normal(divisor.array) and _are_normal(made):
+        return None
     return constant_array(made).broadcast_to(divisor.shape)
+
+
+def _are_normal(array: Any) -> bool:
+    return bool(np.all(np.abs(array) >= ml_dtypes.finfo(array.dtype).tiny))
 
 
 def _remainder(graph: Graph, op: Operation) -> Value:

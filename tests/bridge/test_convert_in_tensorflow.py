@@ -475,11 +475,27 @@ CONTROL_FLOW = {
 }
 
 
+def _converted(function, _):
+    return bridge.convert(function, operations="tensorflow")
+
+
+def _loaded(function, path):
+    bridge.save(function, path, args="f32[3]", operations="tensorflow")
+    return tf.saved_model.load(path)
+
+
+def _retargeted(function, path):
+    bridge.save(function, path, args="f32[3]")
+    bridge.retarget(path, to=f"{path}_plain", operations="tensorflow")
+    return tf.saved_model.load(f"{path}_plain")
+
+
+@pytest.mark.parametrize("made", [_converted, _loaded, _retargeted])
 @pytest.mark.parametrize("name", CONTROL_FLOW)
-def test_jacobians_of_control_flow_in_plain_operations(name):
+def test_jacobians_of_control_flow_in_plain_operations(name, made, tmp_path):
     """TensorFlow vectorizes the bodies of loops and branches, too."""
     function, x = CONTROL_FLOW[name], np.float32([0.3, -0.2, 0.5])
-    call = bridge.convert(function, operations="tensorflow")
+    call = made(function, tmp_path / "model")
 
     def jacobian(x):
         with tf.GradientTape() as tape:

@@ -225,6 +225,17 @@ class TestTolerance:
             wrong = exact * (1 + 2 * error * np.finfo(dtype).eps).astype(dtype)
             assert accuracy.difference(wrong, exact, spread).text
 
+    def test_quotients_of_which_the_reciprocal_is_subnormal(self):
+        """XLA has 0 for them; other quotients that are as small keep their digits."""
+        x = np.array([30.0, 1e6], np.float32)
+        for divisor, is_loose in ((3e38, True), (3e37, False)):
+            (expected,), (spread,) = self._spread(lambda x, by=divisor: [x / by * 0.5], x)
+            exact = (x.astype(float) / divisor * 0.5).astype(np.float32)
+            assert not accuracy.difference(exact, expected, spread).text
+            found = accuracy.difference(exact * np.float32(1.1), exact, spread).text
+            assert bool(found) != is_loose
+            assert accuracy.difference(exact * np.float32(100), exact, spread).text
+
     def test_jumps_are_left_out_and_counted(self):
         x = np.array([2.0, 2.5, 1.0], np.float32)
         (expected,), (spread,) = self._spread(

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import itertools
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,12 +31,10 @@ from xla_call_module.passes.module_pass import (
     UnparsedCall,
     check_order_of,
     open_call,
-    open_pair,
     run_on_module,
 )
 from xla_call_module.passes.obstacles import oldest_release
 from xla_call_module.passes.older_forms import forms_for
-from xla_call_module.passes.residuals import split_residuals
 from xla_call_module.passes.retargeting import (
     label_for,
     serialize_for,
@@ -232,7 +229,6 @@ def prepare_chain(
     calls: Iterable[CallModule | UnparsedCall],
     target: Target,
     *,
-    residuals: bool = False,
     known: Collection[str] = (),
 ) -> Prepared:
     """Return the orders of a differentiable function as their target needs them.
@@ -244,47 +240,17 @@ def prepare_chain(
         calls: the call, its VJP, the VJP of that, …, or what they are made of; taken one after
             another, so that an iterator that forgets them keeps few of them in memory.
         target: what all of them are for.
-        residuals: whether the first two become a forward and a backward pass.
         known: keys of constants whose values are at hand already.
 
     Raises:
         VersionError, FormatError, InteropError: as `prepare`.
     """
-    remaining = iter(calls)
     made = Prepared((), {})
     without = dataclasses.replace(target, locations=False)
-    first = list(itertools.islice(remaining, 2)) if residuals else []
-    if len(first) > 1 and (split := _split(first, target, known)) is not None:
-        made, first = split, []
-    for call in itertools.chain(first, remaining):
+    for call in calls:
         wanted, values = without if made.calls else target, {*known, *made.constants}
         made += prepare(call, wanted, known=values, is_first=not made.calls)
     return made
-
-
-def _split(
-    calls: Sequence[CallModule | UnparsedCall], target: Target, known: Collection[str]
-) -> Prepared | None:
-    """Return a forward and a backward pass, prepared; None where the calls have no such form.
-
-    What is split is whole modules, whose constants are not taken out yet. What the forward pass
-    takes over from the VJP has no source locations, either.
-    """
-    early = dataclasses.replace(_unchanged(target), hoist_from=None, locations=True)
-    late = dataclasses.replace(target, platforms=None, portable_linalg=False)
-    with open_pair(*calls) as (primal, vjp):
-        primal = run_on_module(primal, passes_for(early))
-        vjp = run_on_module(vjp, [*passes_for(early), DROP_LOCATIONS])
-        if (passes := split_residuals(primal, vjp)) is None:
-            return None
-        forward = run_on_module(passes[0], passes_for(late, known=known))
-        without = dataclasses.replace(late, locations=False)
-        values = {*known, *forward.constants}
-        backward = run_on_module(passes[1], passes_for(without, known=values))
-        fits = target.artifact is Artifact.UNCHANGED
-        return _finished(forward, target, fits=fits, is_first=True) + _finished(
-            backward, target, fits=fits, is_first=False
-        )
 
 
 def retarget(

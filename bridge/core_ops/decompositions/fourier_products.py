@@ -8,6 +8,7 @@ is a power of 2. Each is wrapped in a composite, for targets that have such an o
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -17,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bridge.core._jax import has_symbolic_composites
 from bridge.core_ops.decompositions.complex_functions import ComplexParts, multiply
 from bridge.core_ops.decompositions.decomposition import Decomposition, table_with
 from bridge.core_ops.transform_composite import TRANSFORM, sign_of
@@ -28,6 +28,10 @@ __all__ = ["COMPOSITES", "FOURIER_AS_PRODUCTS"]
 _MAX_DIRECT = 64  # elements that are transformed by one product
 _MAX_PRIME = 128  # from there on a prime number of elements is transformed by a convolution
 
+# Makes the transform, of a sign, along the dimension before the last of pairs.
+_Make = Callable[..., Any]
+_Transform = Callable[[ComplexParts], ComplexParts]
+
 
 def _fft(op: LiftedOperation) -> Any:
     kind = re.findall(r"I?R?FFT", op.text("fft_type"))[-1]
@@ -37,35 +41,35 @@ def _fft(op: LiftedOperation) -> Any:
     value = op.array(0)
     rank = len(np.shape(value))
     axes = range(rank - len(lengths), rank)
+    sign = -1 if kind in {"FFT", "RFFT"} else 1
+    transform = functools.partial(_transformed, sign=sign, make=_maker(op))
     if kind == "RFFT":
-        return _as_array(_from_real(value, axes))
+        return _as_array(_from_real(value, axes, transform))
     parts = ComplexParts(lax.real(value), lax.imag(value))
     if kind == "IRFFT":
-        parts = _each(parts, axes[:-1], 1)
-        return _along(parts, axes[-1], lambda line: _to_real(line, lengths[-1])).real
-    return _as_array(_each(parts, axes, -1 if kind == "FFT" else 1))
+        parts = _each(parts, axes[:-1], transform)
+        return _along(parts, axes[-1], lambda line: transform(_whole(line, lengths[-1]))).real
+    return _as_array(_each(parts, axes, transform))
 
 
-def _from_real(value: Any, axes: range) -> ComplexParts:
+def _from_real(value: Any, axes: range, transform: _Transform) -> ComplexParts:
     value = jnp.asarray(value)
     made = _along(
         ComplexParts(value, jnp.zeros_like(value)),
         axes[-1],
-        lambda line: _mapped(
-            lambda part: part[..., : line.shape[-1] // 2 + 1], _transformed(line, -1)
-        ),
+        lambda line: _mapped(lambda part: part[..., : line.shape[-1] // 2 + 1], transform(line)),
     )
-    return _each(made, axes[:-1], -1)
+    return _each(made, axes[:-1], transform)
 
 
 def _as_array(value: ComplexParts) -> Any:
     return lax.complex(*map(jnp.asarray, (value.real, value.imag)))
 
 
-def _each(value: ComplexParts, axes: Any, sign: int) -> ComplexParts:
-    """Return the transform along several axes, the inverse one if the sign is positive."""
+def _each(value: ComplexParts, axes: Any, transform: _Transform) -> ComplexParts:
+    """Return the transform along several axes."""
     for axis in axes:
-        value = _along(value, axis, lambda line: _transformed(line, sign))
+        value = _along(value, axis, transform)
     return value
 
 
@@ -78,15 +82,13 @@ def _like(value: Any, array: Any) -> Any:
     return np.asarray(array, jnp.result_type(value))
 
 
-def _along(
-    value: ComplexParts, axis: int, transform: Callable[[ComplexParts], ComplexParts]
-) -> ComplexParts:
+def _along(value: ComplexParts, axis: int, transform: _Transform) -> ComplexParts:
     moved = _mapped(lambda part: jnp.moveaxis(jnp.asarray(part), axis, -1), value)
     return _mapped(lambda part: jnp.moveaxis(part, -1, axis), transform(moved))
 
 
-def _to_real(value: ComplexParts, length: int) -> ComplexParts:
-    """Return the inverse transform of a half, the imaginary parts of whose ends do not count."""
+def _whole(value: ComplexParts, length: int) -> ComplexParts:
+    """Return the transform of real numbers, of its half; imaginary parts of the ends are none."""
     used = _mapped(lambda part: part[..., : length // 2 + 1], value)
     inner = _mapped(lambda part: part[..., 1 : (length + 1) // 2][..., ::-1], used)
     ends = np.ones(length // 2 + 1)
@@ -95,23 +97,29 @@ def _to_real(value: ComplexParts, length: int) -> ComplexParts:
         ends[-1] = 0
     real = jnp.concatenate([used.real, inner.real], -1)
     imag = jnp.concatenate([used.imag * _like(used.imag, ends), -inner.imag], -1)
-    return _transformed(ComplexParts(real, imag), 1)
+    return ComplexParts(real, imag)
 
 
-def _transformed(value: ComplexParts, sign: int) -> ComplexParts:
-    """Return the transform along the last axis, as a composite."""
-    made = _composite(jnp.stack([value.real, value.imag], -1), sign)
+def _transformed(value: ComplexParts, sign: int, make: _Make) -> ComplexParts:
+    """Return the transform along the last axis."""
+    made = make(jnp.stack([value.real, value.imag], -1), sign=np.int32(sign))
     return ComplexParts(made[..., 0], made[..., 1])
 
 
-def _composite(pairs: Any, sign: int) -> Any:
-    if not all(isinstance(size, int) for size in pairs.shape) and not has_symbolic_composites():
-        return _transform_pairs(pairs, sign=sign)
-    return lax.composite(_transform_pairs, TRANSFORM)(pairs, sign=np.int32(sign))
+def _maker(op: LiftedOperation) -> _Make:
+    return _composite if op.may_compose else _plain
 
 
-def _transform_pairs(pairs: Any, *, sign: Any) -> Any:
-    sums = _sums(ComplexParts(pairs[..., 0], pairs[..., 1]), int(sign))
+def _composite(pairs: Any, *, sign: Any) -> Any:
+    return lax.composite(functools.partial(_products, make=_composite), TRANSFORM)(pairs, sign=sign)
+
+
+def _plain(pairs: Any, *, sign: Any) -> Any:
+    return _products(pairs, sign=sign, make=_plain)
+
+
+def _products(pairs: Any, *, sign: Any, make: _Make) -> Any:
+    sums = _sums(ComplexParts(pairs[..., 0], pairs[..., 1]), int(sign), make)
     made = jnp.stack([sums.real, sums.imag], -1)
     length = pairs.shape[-2]
     return made * _like(made, 1 / length) if sign > 0 and length != 1 else made
@@ -124,25 +132,27 @@ def _roots(exponents: Any, length: int, sign: int) -> tuple[Any, Any]:
     return np.round(np.cos(angles), 15), np.round(np.sin(angles), 15)
 
 
-def _sums(value: ComplexParts, sign: int) -> ComplexParts:
+def _sums(value: ComplexParts, sign: int, make: _Make) -> ComplexParts:
     """Return the sums along the last axis."""
     length = int(np.shape(value)[-1])
     outer = _factor(length)
     if outer == 1:
-        return _direct(value, sign) if length <= _MAX_PRIME else _by_convolution(value, sign)
+        if length <= _MAX_PRIME:
+            return _direct(value, sign)
+        return _by_convolution(value, sign, make)
     inner = length // outer
     shape = np.shape(value)[:-1]
     columns = _mapped(
         lambda part: jnp.swapaxes(jnp.reshape(part, (*shape, outer, inner)), -1, -2), value
     )
-    columns = _sums(columns, sign)
+    columns = _sums(columns, sign, make)
     cosines, sines = _roots(np.arange(inner)[:, None] * np.arange(outer), length, sign)
     turned = _times(columns, cosines + 1j * sines)
-    rows = _sums(_mapped(lambda part: jnp.swapaxes(part, -1, -2), turned), sign)
+    rows = _sums(_mapped(lambda part: jnp.swapaxes(part, -1, -2), turned), sign, make)
     return _mapped(lambda part: jnp.reshape(jnp.swapaxes(part, -1, -2), (*shape, length)), rows)
 
 
-def _by_convolution(value: ComplexParts, sign: int) -> ComplexParts:
+def _by_convolution(value: ComplexParts, sign: int, make: _Make) -> ComplexParts:
     """Return the sums along the last axis, since 2 j k = j j + k k - (j - k) (j - k)."""
     length = int(np.shape(value)[-1])
     size = 1 << (2 * length - 2).bit_length()
@@ -153,8 +163,8 @@ def _by_convolution(value: ComplexParts, sign: int) -> ComplexParts:
     kernel[size - length + 1 :] = chirp.conj()[:0:-1]
     turned = _times(value, chirp)
     wide = [(0, 0)] * (turned.real.ndim - 1) + [(0, size - length)]
-    spectrum = _transformed(_mapped(lambda part: jnp.pad(part, wide), turned), -1)
-    made = _transformed(_times(spectrum, np.fft.fft(kernel)), 1)
+    spectrum = _transformed(_mapped(lambda part: jnp.pad(part, wide), turned), -1, make)
+    made = _transformed(_times(spectrum, np.fft.fft(kernel)), 1, make)
     return _times(_mapped(lambda part: part[..., :length], made), chirp)
 
 
@@ -183,7 +193,7 @@ def _direct(value: ComplexParts, sign: int) -> ComplexParts:
 
 def _again(op: LiftedOperation) -> Any:
     """Return the composite, for decompositions that come later."""
-    return _composite(op.arrays[-1], sign_of(op))
+    return _maker(op)(op.arrays[-1], sign=np.int32(sign_of(op)))
 
 
 COMPOSITES = {TRANSFORM: LiftingRule(_again)}

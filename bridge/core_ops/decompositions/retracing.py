@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import jax
 import numpy as np
 from jax import export
 
-from bridge.core._jax import enable_x64, tracing_error_kind
+from bridge.core._jax import enable_x64, has_symbolic_composites, tracing_error_kind
 from bridge.core.narrowing import x64_if_needed
 from bridge.lifting.known_values import Dimension, StructuredArray
 from bridge.lifting.lifted_function import dtypes_of
@@ -95,6 +96,9 @@ def retrace(
     """
     fixed, known = constants or {}, parameters or {}
     free = [index for index in range(len(call.args)) if index not in fixed]
+    avals = _avals_of(call, free, boundary)
+    if not has_symbolic_composites() and any(map(_is_symbolic, avals)):
+        table = dataclasses.replace(table, may_compose=False)
 
     def retraced(*operands: Any) -> list[Any]:
         arguments = dict(fixed)
@@ -111,7 +115,7 @@ def retrace(
         dtypes = enable_x64() if is_wide else dtypes_of(module)
     with x64_if_needed(spec.dtype.name for spec in (*call.args, *call.results)), dtypes:
         return export.export(jax.jit(retraced, keep_unused=True), platforms=[call.platforms[0]])(
-            *_avals_of(call, free, boundary)
+            *avals
         )
 
 
@@ -129,6 +133,10 @@ def _avals_of(
             )
             for spec in specs
         ]
+
+
+def _is_symbolic(aval: jax.ShapeDtypeStruct) -> bool:
+    return not all(isinstance(size, int) for size in aval.shape)
 
 
 @contextmanager

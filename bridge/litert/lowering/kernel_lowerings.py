@@ -16,7 +16,6 @@ import jax
 import numpy as np
 from jax import lax
 
-from bridge.core._jax import has_symbolic_composites
 from bridge.lifting.lifted_operation import Lift, LiftingRule
 from bridge.lifting.reduction_primitives import reducer_of
 from bridge.litert.lowering.lowered_operation import LoweredOperation, known_of, maker_of
@@ -52,9 +51,7 @@ _softmax: Callable[[Any], Any] = lax.composite(
 def _softmax_operand(op: LoweredOperation) -> Any:
     """Return x of exp(x - max(x)) / sum(exp(x - max(x))) along the last dimension; None if not."""
     kind = tensor_type(str(op.raw.results[0].type))
-    if kind.element != "f32" or not kind.shape or 0 in kind.shape:
-        return None
-    if None in kind.shape and not has_symbolic_composites():
+    if not op.may_compose or kind.element != "f32" or not kind.shape or 0 in kind.shape:
         return None
     powers, total = op.raw.operands
     exponential = maker_of(powers)

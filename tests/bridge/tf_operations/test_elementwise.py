@@ -98,16 +98,18 @@ def test_constants_stay_what_they_are(name):
     check(lambda x: [x / 3, x * 0, x * -1, x**0.5, x**-0.5, x**3, x**-1, x**0], edges(name))
 
 
-def test_quotients_by_a_constant_have_the_same_bits():
+@pytest.mark.parametrize("name", FLOATS)
+def test_quotients_by_a_constant_have_the_same_bits(name):
     """XLA multiplies by the reciprocal."""
-    x = np.random.default_rng(0).normal(size=4000).astype(np.float32)
-    check(lambda x: [x / 3, x / 7, x / 0.1, x / 4], x, rtol=0.0)
+    x = np.random.default_rng(0).normal(size=4000).astype(name)
+    check(lambda x: [x / 3, x / 7, x / 0.1, x / 4, x / 2048], x, rtol=0.0)
 
 
 @pytest.mark.parametrize("number", [3e38, -3e38, 1e-38, 2e-39, np.inf, 0.0, -0.0, np.nan])
-def test_reciprocals_that_are_no_normal_numbers(number):
-    x = np.float32([3e38, -3e38, 0, -0.0, np.inf, -np.inf, np.nan, 1e-38, 5])
-    check(lambda x: x / np.float32(number), x)
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_reciprocals_that_are_no_normal_numbers(number, name):
+    x = np.float32([3e38, -3e38, 0, -0.0, np.inf, -np.inf, np.nan, 1e-38, 1e10, 5]).astype(name)
+    check(lambda x: x / np.asarray(number, name), x)
 
 
 @pytest.mark.parametrize("name", [*FLOATS, *INTEGERS, "bool"])

@@ -94,12 +94,18 @@ def _halves_inside(statement: _Add) -> None:
             )  # fmt: skip
 
 
+# Compiled in the reference without `jit` too, where thousands of steps would be a compilation each.
+_SUM_OF_SINES = """
+def sum_of_sines(length):
+    with jax.disable_jit(False):
+        return lax.scan(lambda c, i: (jnp.sin(c) + i, None), 0., jnp.arange(length))[0]
+"""
+
+
 def _loops_of_constants(statement: _Add) -> None:
     statement(
-        "scan_of_constants",
-        "{0} + lax.scan(lambda c, i: (jnp.sin(c) + i, None), 0., jnp.arange({length} * 1000.))[0]"
-        ".astype({0}.dtype)",
-        "f", level="9", weight=2,
+        "scan_of_constants", "{0} + sum_of_sines({length} * 1000.).astype({0}.dtype)",
+        "f", level="9", weight=2, preamble=_SUM_OF_SINES,
     )  # fmt: skip
     statement(
         "counting_loop",

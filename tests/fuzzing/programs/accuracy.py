@@ -223,6 +223,22 @@ class _Noise:
         error = amount * self.uniform(value.shape).astype(computed)
         return (value.astype(computed) + error).astype(value.dtype)
 
+    def divided(self, one: Any, other: Any, quotient: Any) -> Any:
+        """A quotient with the error of XLA's product with the reciprocal of a scalar.
+
+        Where that is subnormal XLA takes it for 0, so that `x / 3e38` is 0 for 1e6, too. A
+        subnormal reciprocal is less than the smallest normal number, which bounds the error.
+        """
+        if not jnp.issubdtype(quotient.dtype, jnp.floating) or quotient.dtype.itemsize == 1:
+            return quotient
+        computed = jnp.promote_types(quotient.dtype, jnp.float32)
+        one, other = (jnp.asarray(value).astype(computed) for value in (one, other))
+        tiny = float(jnp.finfo(computed).tiny)
+        is_flushed = jnp.isfinite(one) & jnp.isfinite(other) & (jnp.abs(other) > 1 / tiny)
+        error = jnp.where(is_flushed, jnp.abs(one) * tiny, 0)
+        error = error * self.uniform(quotient.shape).astype(computed)
+        return (quotient.astype(computed) + error).astype(quotient.dtype)
+
 
 def _interpret(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], noise: _Noise) -> list[Any]:
     values: dict[Any, Any] = {}
@@ -259,6 +275,8 @@ def _evaluate(eqn: Any, operands: list[Any], noise: _Noise) -> list[Any]:
         return results
     if name in _EXACT or not results:  # one that only checks has none
         return results
+    if name == "div":
+        results = [noise.divided(*operands, results[0])]
     whole = 0.0
     if name == "fft":
         whole = 2 * float(jnp.finfo(np.zeros((), results[0].dtype).real.dtype).eps)

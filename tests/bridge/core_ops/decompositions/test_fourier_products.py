@@ -11,6 +11,7 @@ from bridge.core._jax import has_symbolic_composites
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
 from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS
 from bridge.core_ops.transform_composite import TRANSFORM
+from bridge.loading.exported_from_call import exported_from_call
 from tests.bridge.core_ops.decompositions.decomposing import check, decomposed
 
 BY = [FOURIER_AS_PRODUCTS]
@@ -52,6 +53,17 @@ def test_transforms_stay_composites_of_pairs():
         COMPLEX_AS_PAIRS,
     )
     assert TRANSFORM.encode() in made.call.module
+
+
+@pytest.mark.parametrize("length", [8, 131])
+def test_transforms_of_known_sizes_beside_unknown_ones(length):
+    """Also where the argument of an unknown size goes into no operation."""
+    z = (waves(2, length) + 1j * waves(length, 2).T).astype(np.complex64)
+    for function in (lambda z, x: (jnp.fft.ifft(z), x + 1), lambda z, _: (jnp.fft.fft(z),)):
+        x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b"), "float32")
+        made = decomposed(function, [z, x], *BY)
+        found = exported_from_call(made.call).call(z, np.ones(3, np.float32))
+        np.testing.assert_allclose(found[0], function(z, 1.0)[0], rtol=0, atol=1e-5 * length)
 
 
 def test_a_large_prime_is_a_convolution():

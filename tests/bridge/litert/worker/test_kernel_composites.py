@@ -41,3 +41,15 @@ def test_softmax(function: Any, count: int, rows: str, litert_process: Any) -> N
     with Runtime(model, process=litert_process) as runtime:
         (got,) = runtime.run({"x": x}).values()
     np.testing.assert_allclose(got, jnp.asarray(function(x)), rtol=2e-6)
+
+
+def test_softmax_of_known_sizes_beside_unknown_ones(litert_process: Any) -> None:
+    """It is one kernel, or, with a JAX that cannot say so there, several operations."""
+    model = bridge.to_litert(
+        lambda x, y: (x + 1, jax.nn.softmax(y)), args=("f32[b]", "f32[4,6]"), verify=False
+    )
+    assert ("SOFTMAX" in describe_model(model)["operators"]) == has_symbolic_composites()
+    y = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    with Runtime(model, process=litert_process) as runtime:
+        _, got = runtime.run({"x": np.ones(3, np.float32), "y": y}).values()
+    np.testing.assert_allclose(got, jax.nn.softmax(y), rtol=2e-6)
