@@ -68,9 +68,9 @@ def assert_gradients_match(
         reference: the JAX function to compare with; by default `fun` itself.
         variables: whether the first argument is held in `tf.Variable`s, as parameters are.
         forward: whether `tf.autodiff.ForwardAccumulator` is compared with `jax.jvp`, too.
-        rtol: the relative tolerance. The default depends on the
-            dtype: 1e-10 for float64, 1e-4 for float32, 0.008 for float16, 0.06 for bfloat16.
-            Integers and booleans must be equal.
+        rtol: the relative tolerance. The default depends on the least precise dtype of floats that
+            a result is computed with: 1e-10 for float64, 1e-4 for float32, 0.008 for float16, 0.06
+            for bfloat16. Integers and booleans must be equal.
         atol: the absolute tolerance. By default `rtol` times the largest number of its
             array, and a little for rounding in larger ones beside it.
         seed: the seed of the random cotangents and tangents.
@@ -159,12 +159,7 @@ def _export(fun: Callable[..., Any], arguments: Any) -> export.Exported:
             f"Expected a Python function or a jax.export.Exported, got {type(fun).__name__}. "
             f"{remedy_for(fun, otherwise='pass one of these')}"
         )
-    args, kwargs = tree_util.tree_map(
-        lambda leaf: jax.ShapeDtypeStruct(
-            leaf.shape, leaf.dtype, weak_type=getattr(jax.typeof(leaf), "weak_type", False)
-        ),
-        arguments,
-    )
+    args, kwargs = arguments
     jitted = fun if isinstance(fun, jax.stages.Wrapped) else jax.jit(fun)
     return export_for(
         jitted,

@@ -41,9 +41,10 @@ def verify(
 ) -> VerifyReport:
     """Compare TensorFlow with JAX on a SavedModel, gradients of every order included.
 
-    A LiteRT model of `bridge.save_litert` is run by ai-edge-litert, in a process of its own, on the
-    probes that it was written with, or those of `against`; JAX runs nothing. One that is quantized
-    may differ by twice the error that was reported when it was written.
+    An ONNX or a LiteRT model is run by ONNX Runtime or ai-edge-litert, in a process of its own, and
+    compared with what was recorded (`against`) of the SavedModel of the same functions; JAX runs
+    nothing. Differences at NaN, at infinities and where numbers overflow are none. A quantized
+    model needs a `tolerance` of about the error that was reported when it was written.
 
     TensorFlow runs in a process of its own, in which JAX cannot be imported. Each signature is
     called with random inputs, with dimension variables of 1, 3 and 17 or the nearest sizes that
@@ -64,7 +65,7 @@ def verify(
     On a terminal, a bar shows how far it is when it takes longer than two seconds.
 
     Args:
-        path: the folder of a SavedModel that `bridge.load` reads, or the file of a LiteRT model.
+        path: the folder of a SavedModel that `bridge.load` reads, or the file of one of those.
         python: the interpreter of another environment with TensorFlow, in which neither JAX nor
             this package need be installed.
         record: a file to write, with the inputs and JAX's results, for `against`.
@@ -122,12 +123,12 @@ def verify(
             "and steps, or record it with them."
         )
     if os.path.isfile(path):
-        if python is not None or asked:
+        if python is not None or record is not None or asked:
             raise StructureError(
-                f"{os.fspath(path)} is a file, and is compared by the probes in it. To do: leave "
-                "out python, probes, inputs, quick and steps."
+                f"{os.fspath(path)} is a file, which is compared with what was recorded elsewhere. "
+                "To do: pass against= alone, and the other options where that is recorded."
             )
-        return _verify_file(os.fspath(path), against, record, tolerance)
+        return _verify_file(os.fspath(path), against, tolerance)
     request = request_trials(probes, inputs, quick=quick, steps=steps)
     allowed = to_tolerance(tolerance)
 
@@ -187,32 +188,29 @@ def _warn_of_others(others: Sequence[str], left: Sequence[str]) -> None:
         )
 
 
-def _verify_file(
-    path: str,
-    against: str | os.PathLike[str] | None,
-    record: str | os.PathLike[str] | None,
-    tolerance: Any,
-) -> VerifyReport:
-    """Compare a file with the probes in it, or those of another file."""
+def _verify_file(path: str, against: str | os.PathLike[str] | None, tolerance: Any) -> VerifyReport:
+    """Compare what a file's runtime computes with recorded results of JAX."""
     from bridge.formats.format_registry import all_formats, format_of
     from bridge.verifying.trial_request import to_tolerance
-    from bridge.verifying.trials import read_trials, write_trials
-    from bridge.verifying.verification import VerifyReport
+    from bridge.verifying.trials import read_trials
+    from bridge.verifying.verification import VerifyReport, as_converted
 
     format_ = format_of(path)
-    if format_.probes is None or format_.compare is None or format_.runtime is None:
+    if format_.compare is None or format_.runtime is None:
         names = " or ".join(each.name for each in all_formats() if each.compare)
         raise FormatError(
-            f"{path} is a file, and not {names}. To do: pass one that was written with probes, or "
-            "the folder of a SavedModel."
+            f"{path} is a file, and not {names}. To do: pass such a file, or the folder of a "
+            "SavedModel."
         )
-    trials = format_.probes(path) if against is None else read_trials(against)
-    allowed = None if tolerance is None else to_tolerance(tolerance)
-    rows = format_.compare(path, trials, allowed)
-    if record is not None:
-        write_trials(record, trials)
+    if against is None:
+        raise StructureError(
+            f"{path} has no results of JAX to compare with. To do: pass against= or --against, a "
+            "file that `verify` recorded of the SavedModel of the same functions (record= or "
+            "--record)."
+        )
+    rows = format_.compare(path, read_trials(against), to_tolerance(tolerance))
     runtime = f"{format_.runtime.name} {format_.runtime.version()}"
-    return VerifyReport(path, "", "", tuple(rows), runtime)
+    return VerifyReport(path, "", "", tuple(map(as_converted, rows)), runtime)
 
 
 def _part_of(progress: Progress | None, part: int, parts: int) -> Progress | None:

@@ -4,42 +4,30 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bridge.benchmarking.benchmark_report import BenchmarkReport, BenchmarkRow
-from bridge.benchmarking.runtime_calls import JAX, RUNTIMES
 from bridge.core._jax import enable_x64
 from bridge.core.probes import RANDOM, choose_sizes, draw
-from bridge.core.worker_messages import (
-    describe_arrays,
-    read_arrays,
-    read_message,
-    write_message,
-)
 from bridge.exporting.exported_file import read_exported
-from bridge.formats.file_format import Conversion, FileFormat, Runtime
+from bridge.formats.file_format import Conversion, FileFormat, Runtime, RuntimeCall
 from bridge.formats.format_registry import all_formats, format_of
+from bridge.formats.runtime_calls import JAX, RUNTIMES, RuntimeProcess
 from bridge.save import save
 from bridge.verifying.comparison import greatest_error
-from bridge.verifying.trials import Trial
 from savedmodel.files.folder import bytes_of
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import InteropError, StructureError
 
 __all__ = ["benchmark"]
 
-_PROGRAM = "bridge.benchmarking.runtime_calls"
 _SIZE = 3  # of dimensions that vary
 _MAX_DIGITS = 17.0
-_MAX_SECONDS = 600.0  # for one runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +40,6 @@ class _Benched:
         signature: the signature.
         inputs: the inputs by name.
         outputs: the names of the outputs.
-        expected: the results that are known without JAX; None where there are none.
     """
 
     path: str
@@ -60,7 +47,6 @@ class _Benched:
     signature: str
     inputs: Mapping[str, Array]
     outputs: tuple[str, ...]
-    expected: Sequence[Array] | None = None
 
     @property
     def runtimes(self) -> Collection[Runtime | None]:
@@ -79,9 +65,8 @@ def benchmark(
     """Return what every runtime at hand needs for one call of a file.
 
     A SavedModel, a serialized `Exported` or StableHLO is called in JAX, and becomes what each other
-    runtime takes in a temporary folder. An ONNX model is called by ONNX Runtime alone; a LiteRT
-    model by LiteRT alone, and compared with the probes that are in it. Each runtime has a process
-    of its own, and one core.
+    runtime takes in a temporary folder. An ONNX model is called by ONNX Runtime alone, and a LiteRT
+    model by LiteRT alone; neither is compared. Each runtime has a process of its own, and one core.
 
     Args:
         path: the folder of a SavedModel, or the file of one of the others.
@@ -102,7 +87,7 @@ def benchmark(
     with enable_x64():  # files have the dtypes that they were exported with
         benched = _benched(os.fspath(path), signature, seed)
     rows: list[BenchmarkRow] = []
-    expected = benched.expected
+    expected: Sequence[Array] | None = None
     for runtime in RUNTIMES.values():
         if runtime not in benched.runtimes or runtime.name not in (*runtimes, JAX.name):
             continue
@@ -120,10 +105,6 @@ def benchmark(
 
 def _benched(path: str, signature: str | None, seed: int) -> _Benched:
     format_ = format_of(path)
-    if format_.probes is not None:
-        trial = _first(format_.probes(path), signature, path)
-        results = [*trial.expected[0].values()]
-        return _Benched(path, format_, trial.signature, trial.inputs, trial.outputs, results)
     runnable = format_.open(path, signature)
     random = np.random.default_rng(seed)
     sizes = choose_sizes(runnable.symbols, _SIZE, runnable.accepts)
@@ -135,16 +116,6 @@ def _benched(path: str, signature: str | None, seed: int) -> _Benched:
     return _Benched(path, format_, runnable.signature, inputs, runnable.outputs)
 
 
-def _first(trials: Sequence[Trial], signature: str | None, path: str) -> Trial:
-    keys = list(dict.fromkeys(trial.signature for trial in trials))
-    if signature is not None and signature not in keys:
-        raise StructureError(
-            f"{path} has no probes of a signature {signature!r}; it has those of "
-            f"{', '.join(keys) or 'none'}. To do: name one of these."
-        )
-    return next(trial for trial in trials if trial.signature == (signature or keys[0]))
-
-
 def _row(
     runtime: Runtime, benched: _Benched, expected: Sequence[Array] | None, seconds: float
 ) -> tuple[BenchmarkRow, Sequence[Array]]:
@@ -153,14 +124,13 @@ def _row(
     row = BenchmarkRow(runtime.name, version)
     if not version:
         return replace(row, problem="It is not installed."), ()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, RuntimeProcess() as process:
         try:
             path = _file_for(runtime, benched, Path(folder))
+            call = RuntimeCall(path, benched.signature, benched.inputs, benched.outputs)
+            answer, results = process.call(runtime, call, repeated=seconds)
         except InteropError as error:
             return replace(row, problem=str(error).splitlines()[0]), ()
-        answer, results = _measure(runtime, path, benched, seconds)
-        if "error" in answer:
-            return replace(row, problem=answer["error"].splitlines()[0]), ()
         compared = results if runtime is JAX else expected
         row = replace(
             row,
@@ -185,35 +155,6 @@ def _file_for(runtime: Runtime, benched: _Benched, folder: Path) -> str:
     signatures = (benched.signature,) if os.path.isdir(benched.path) else ()
     target.convert(Conversion(benched.path, path, signatures, options={"no_verify": True}))
     return path
-
-
-def _measure(
-    runtime: Runtime, path: str, benched: _Benched, seconds: float
-) -> tuple[dict[str, Any], Sequence[Array]]:
-    request = {
-        "runtime": runtime.name,
-        "path": os.path.abspath(path),
-        "signature": benched.signature,
-        "outputs": benched.outputs,
-        "seconds": seconds,
-        "arrays": describe_arrays(benched.inputs),
-    }
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as answers:
-        write_message(given, request, [*benched.inputs.values()])
-        given.seek(0)
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", _PROGRAM], stdin=given, stdout=answers,
-                stderr=subprocess.DEVNULL, timeout=_MAX_SECONDS, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return {"error": f"It did not answer within {_MAX_SECONDS:g} seconds."}, ()
-        answers.seek(0)
-        message = read_message(answers)
-    if message is None:
-        return {"error": f"The process ended with exit status {done.returncode}."}, ()
-    answer, parts = message
-    return answer, [*read_arrays(answer.get("arrays", []), parts).values()]
 
 
 def _right_digits(results: Sequence[Array], expected: Sequence[Array]) -> float:

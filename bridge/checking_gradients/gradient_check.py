@@ -23,7 +23,9 @@ from bridge.checking_gradients.pullbacks import (
 )
 from bridge.core._jax import lacks_forward_mode
 from bridge.core.keys import to_physical
+from bridge.core.probes import draw_cotangent
 from bridge.verifying.comparison import Tolerance, describe_difference, largest
+from xla_call_module.analyses.dependence import narrowest_floats
 from xla_call_module.call import CallModule, TensorSpec, bind_symbols
 from xla_call_module.errors import DtypeError, StructureError, UnsupportedError
 from xla_call_module.exported import from_exported
@@ -44,6 +46,7 @@ class GradientProblem:
         tangents: the tangents of the inputs.
         function: the JAX function of the inputs.
         tolerance: the allowed difference.
+        precisions: for each result the least precise dtype of floats that it is computed with.
     """
 
     call: CallModule
@@ -54,6 +57,7 @@ class GradientProblem:
     tangents: list[Any]
     function: Function
     tolerance: Tolerance
+    precisions: tuple[str, ...]
 
     @property
     def primals(self) -> list[Any]:
@@ -69,6 +73,36 @@ class GradientProblem:
         """Return JAX's results, then its gradients of each order."""
         orders = jax.jit(partial(jax_pullbacks, self.function))(self.primals, cotangents)
         return [[np.asarray(to_physical(array)) for array in order] for order in orders]
+
+    @property
+    def input_specs(self) -> list[tf.TensorSpec]:
+        """The specs of the inputs that are differentiated."""
+        return [to_tensor_spec(self.call.args[index]) for index in self.inputs]
+
+    @property
+    def result_specs(self) -> list[tf.TensorSpec]:
+        """The specs of the results that are differentiated."""
+        return [to_tensor_spec(self.call.results[index]) for index in self.results]
+
+    def difference(self, order: int, index: int, actual: Any, expected: list[Any]) -> str | None:
+        """Return the text about a result of an order; None where it is that of JAX."""
+        is_unused = index < len(self.inputs) and self.inputs[index] not in self.call.kept
+        if order and is_unused:
+            text = "is not None, and the function does not use that."
+            return None if actual is None else text
+        precisions = self.precisions if order else self.precisions[index : index + 1]
+        return self.compare(actual, expected[index], expected, precisions)
+
+    def compare(
+        self, actual: Any, wanted: Any, order: list[Any], precisions: tuple[str, ...]
+    ) -> str | None:
+        """Return the text about differences; a gradient that is None stands for zeros."""
+        zeros = np.zeros_like(wanted) if actual is None else actual
+        text = describe_difference(
+            zeros, wanted, self.tolerance, scale=largest(order), precisions=filter(None, precisions)
+        )
+        is_none = text is not None and actual is None
+        return f"is None; with zeros for it, it {text}" if is_none else text
 
     def sources(self) -> list[str]:
         """Return the names of the sources of the highest order; a lower one has the first ones."""
@@ -122,11 +156,13 @@ def to_problem(
         inputs=inputs,
         results=results,
         cotangents=[
-            [_draw(random, aval) for aval in level] for level in _levels(primals, of_results, order)
+            [draw_cotangent(aval, random) for aval in level]
+            for level in _levels(primals, of_results, order)
         ],
-        tangents=[_draw(random, primal) for primal in primals],
+        tangents=[draw_cotangent(primal, random) for primal in primals],
         function=function,
         tolerance=tolerance,
+        precisions=tuple(narrowest_floats(call)),
     )
 
 
@@ -184,29 +220,19 @@ def _levels(inputs: Sequence[Any], results: Sequence[Any], order: int) -> list[l
     return levels
 
 
-def _draw(random: np.random.Generator, aval: Any) -> Any:
-    values = random.normal(size=aval.shape)
-    if jax.numpy.issubdtype(aval.dtype, np.complexfloating):
-        values = values + 1j * random.normal(size=aval.shape)
-    return np.asarray(values).astype(aval.dtype)
-
-
+@dataclass(frozen=True, slots=True)
 class GradientCheck:
     """One problem in one mode of TensorFlow.
 
-    Args:
+    Attributes:
         problem: the problem.
         prepared: the function in the mode.
         where: the beginning of messages, such as `f in the mode 'eager'`.
     """
 
-    def __init__(self, problem: GradientProblem, prepared: PreparedFunction, where: str) -> None:
-        self._problem = problem
-        self._prepared = prepared
-        self._where = where
-        count = len(prepared.variables)
-        self._free = [tf.constant(tensor) for tensor in problem.tensors[count:]]
-        self._specs = [to_tensor_spec(spec) for spec in problem.call.args[count:]]
+    problem: GradientProblem
+    prepared: PreparedFunction
+    where: str
 
     def orders(self, expected: Orders) -> None:
         """Compare the results, then the gradients of each order.
@@ -214,23 +240,23 @@ class GradientCheck:
         Raises:
             AssertionError: the first difference.
         """
-        problem = self._problem
+        problem = self.problem
         cotangents = problem.cotangents[: len(expected) - 1]
-        of_inputs, of_results = self._differentiated()
-        run = self._enter(tf_pullbacks, _levels(of_inputs, of_results, len(cotangents)))
-        actual = run(cotangents)
-        self._compare_results(actual[0], expected[0])
+        levels = _levels(problem.input_specs, problem.result_specs, len(cotangents))
+        run = self._enter(tf_pullbacks, levels)
         sources = problem.sources()
-        for order in range(1, len(expected)):
-            for index, gradient in enumerate(actual[order]):
-                text = self._difference(order, index, gradient, expected)
-                if text is not None:
-                    result = self._result_at_fault(run, cotangents, order, index)
-                    of = f" of {result}" if result else ""
-                    raise AssertionError(
-                        f"{self._where}: the gradient of order {order}{of} with respect to "
-                        f"{sources[index]} {text}"
-                    )
+        for order, actual in enumerate(run(cotangents)):
+            for index, value in enumerate(actual):
+                text = problem.difference(order, index, value, expected[order])
+                if text is None:
+                    continue
+                if order == 0:
+                    raise AssertionError(f"{self.where}: {problem.call.results[index].path} {text}")
+                result = self._result_at_fault(run, order, index)
+                raise AssertionError(
+                    f"{self.where}: the gradient of order {order}{result and f' of {result}'} with "
+                    f"respect to {sources[index]} {text}"
+                )
 
     def forward_mode(self) -> None:
         """Compare the tangents of the results.
@@ -239,7 +265,7 @@ class GradientCheck:
             AssertionError: the first difference.
             UnsupportedError: JAX itself has no forward mode for the function.
         """
-        problem = self._problem
+        problem = self.problem
         push = jax.jit(partial(jax_jvp, problem.function))
         try:
             expected = [np.asarray(array) for array in push(problem.primals, problem.tangents)]
@@ -250,61 +276,30 @@ class GradientCheck:
                 f"{problem.call.name} has a jax.custom_vjp, for which JAX has no forward mode. To "
                 "do: leave out forward=True."
             ) from error
-        of_inputs, _ = self._differentiated()
-        actual = self._enter(tf_jvp, of_inputs)(problem.tangents)
-        scale = largest(expected)
+        actual = self._enter(tf_jvp, problem.input_specs)(problem.tangents)
         for index, tangent, wanted in zip(problem.results, actual, expected, strict=True):
-            text = _compare(tangent, wanted, problem.tolerance, scale=scale)
-            if text is not None:
+            if text := problem.compare(tangent, wanted, expected, problem.precisions):
                 path = problem.call.results[index].path
-                raise AssertionError(f"{self._where}: the tangent of {path} {text}")
+                raise AssertionError(f"{self.where}: the tangent of {path} {text}")
 
-    def _compare_results(self, actual: Sequence[Any], expected: Sequence[Any]) -> None:
-        scale = largest(expected)
-        for spec, value, wanted in zip(self._problem.call.results, actual, expected, strict=True):
-            text = describe_difference(value, wanted, self._problem.tolerance, scale=scale)
-            if text is not None:
-                raise AssertionError(f"{self._where}: {spec.path} {text}")
-
-    def _difference(self, order: int, index: int, actual: Any, expected: Orders) -> str | None:
-        problem = self._problem
-        if index < len(problem.inputs) and problem.inputs[index] not in problem.call.kept:
-            if actual is None:
-                return None
-            return "is not None, although the function does not use it."
-        scale = largest(expected[order])
-        return _compare(actual, expected[order][index], problem.tolerance, scale=scale)
-
-    def _result_at_fault(
-        self, run: Callable[[Orders], Orders], cotangents: Orders, order: int, index: int
-    ) -> str | None:
-        """Return the first result whose own gradient differs; None where no single one does."""
-        problem = self._problem
-        paths = [problem.call.results[result].path for result in problem.results]
+    def _result_at_fault(self, run: Callable[[Orders], Orders], order: int, index: int) -> str:
+        """Return the first result whose own gradient differs; empty where no single one does."""
+        problem = self.problem
         if index >= len(problem.inputs):
-            return None  # a derivative by a cotangent, which names its result
-        for position, path in enumerate(paths):
-            alone = [
-                cotangent if other == position else np.zeros_like(cotangent)
-                for other, cotangent in enumerate(cotangents[0])
-            ]
-            changed = [alone, *cotangents[1:]]
-            actual, expected = run(changed), problem.solve(changed)
-            if self._difference(order, index, actual[order][index], expected) is not None:
-                return path
-        return None
-
-    def _differentiated(self) -> tuple[list[tf.TensorSpec], list[tf.TensorSpec]]:
-        """Return the specs of the inputs and of the results."""
-        problem = self._problem
-        return (
-            [to_tensor_spec(problem.call.args[index]) for index in problem.inputs],
-            [to_tensor_spec(problem.call.results[index]) for index in problem.results],
-        )
+            return ""  # a derivative by a cotangent, which names its result
+        first, *others = problem.cotangents[:order]
+        for position, result in enumerate(problem.results):
+            alone = [c if n == position else np.zeros_like(c) for n, c in enumerate(first)]
+            actual, expected = run([alone, *others]), problem.solve([alone, *others])
+            if problem.difference(order, index, actual[order][index], expected[order]):
+                return problem.call.results[result].path
+        return ""
 
     def _enter(self, differentiate: Callable[..., Any], directions: Any) -> Callable[[Any], Any]:
         """Return a derivative as the mode runs it: a function of cotangents or tangents."""
-        problem, prepared = self._problem, self._prepared
+        problem, prepared = self.problem, self.prepared
+        count = len(prepared.variables)
+        given = [tf.constant(tensor) for tensor in problem.tensors[count:]]
 
         def run(free: list[Any], directions: Any) -> Any:
             leaves = [*prepared.variables, *free]
@@ -316,20 +311,14 @@ class GradientCheck:
 
             return differentiate(function, [leaves[i] for i in problem.inputs], directions)
 
-        entered = prepared.enter(run, [self._specs, directions])
+        specs = [to_tensor_spec(spec) for spec in problem.call.args[count:]]
+        entered = prepared.enter(run, [specs, directions])
 
         def call(directions: Any) -> Any:
             tensors = tf.nest.map_structure(tf.constant, directions)
-            return tf.nest.map_structure(_to_numpy, entered(self._free, tensors))
+            return tf.nest.map_structure(_to_numpy, entered(given, tensors))
 
         return call
-
-
-def _compare(actual: Any, expected: Any, tolerance: Tolerance, *, scale: float) -> str | None:
-    """Return the text about differences; a gradient that is None stands for zeros."""
-    zeros = np.zeros_like(expected) if actual is None else actual
-    text = describe_difference(zeros, expected, tolerance, scale=scale)
-    return text if text is None or actual is not None else f"is None; with zeros for it, it {text}"
 
 
 def _to_numpy(tensor: Any) -> Any:

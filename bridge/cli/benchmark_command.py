@@ -45,7 +45,7 @@ def run_benchmark(options: argparse.Namespace) -> int:
     """Print the table; 1 where a runtime at hand does not run the file."""
     from bridge.benchmarking.benchmark import benchmark
     from bridge.benchmarking.benchmark_report import draw, print_benchmark
-    from bridge.benchmarking.runtime_calls import RUNTIMES
+    from bridge.formats.runtime_calls import RUNTIMES
 
     by_option = {runtime.option: name for name, runtime in RUNTIMES.items()}
     names = options.runtimes or [*by_option]

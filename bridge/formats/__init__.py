@@ -3,9 +3,9 @@
     a path ── format_registry.format_of ──▶ FileFormat       file_format.py
                   inspect             its report, for `bridge.inspect`
                   open                a `Runnable` (runnable.py), for the command `run`
-                  probes, compare     for `bridge.verify`
+                  compare             for `bridge.verify`
                   convert, command    the command that writes such files
-                  runtime             what calls it, for the command `benchmark`
+                  runtime             what calls it, in a process of its own (runtime_calls.py)
 
 The verbs and the command look a format up, and import the room of none. SavedModels are in
 `saved_model_format.py`, serialized `Exported`s and StableHLO in `exported_format.py`; another

@@ -148,7 +148,6 @@ class FileFormat:
         open: returns the function of a signature, or of the default one, to be called.
         is_source: whether JAX computes what is in a file, so that files of other formats are made
             of it.
-        probes: returns the trials that are in a file, for `compare`; None for formats without any.
         compare: returns the rows of trials that a file was run on; None where `bridge.verify` does
             not take such files, or compares them in TensorFlow.
         runtime: the program that calls files; None for JAX.
@@ -161,8 +160,7 @@ class FileFormat:
     inspect: Callable[[Any], FileReport]
     open: Callable[[str, str | None], Runnable]
     is_source: bool = False
-    probes: Callable[[str], Sequence[Trial]] | None = None
-    compare: Callable[[str, Sequence[Trial], Tolerance | None], Sequence[VerifyRow]] | None = None
+    compare: Callable[[str, Sequence[Trial], Tolerance], Sequence[VerifyRow]] | None = None
     runtime: Runtime | None = None
     convert: Callable[[Conversion], WrittenFile] | None = None
     command: ConvertCommand | None = None

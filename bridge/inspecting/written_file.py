@@ -119,7 +119,6 @@ class WrittenFile:
         tensorflow: the oldest TensorFlow known to read it, such as `2.18`; empty where the file
             does not say, and for ONNX.
         opset: the version of ONNX's operations; None for other files.
-        probe_bytes: the number of its bytes that are probes for `bridge.verify`, in a LiteRT model.
         quantization: what the quantization of a LiteRT model gains and costs; None without.
     """
 
@@ -129,7 +128,6 @@ class WrittenFile:
     parameter_bytes: int
     tensorflow: str = ""
     opset: int | None = None
-    probe_bytes: int = 0
     quantization: Quantization | None = None
 
     def __fspath__(self) -> str:
@@ -148,8 +146,7 @@ class WrittenFile:
         return "\n".join([self._title(), *quantized, *self._signature_lines()])
 
     def _title(self) -> str:
-        probes = f"{self.probe_bytes:,} of them probes for verify" if self.probe_bytes else ""
-        facts = [f"{self.bytes:,} bytes", probes, self._reader()]
+        facts = [f"{self.bytes:,} bytes", self._reader()]
         return printable(f"{self.path}: {', '.join(fact for fact in facts if fact)}")
 
     def _signature_lines(self) -> list[str]:

@@ -10,8 +10,7 @@ The way of the data:
         ▼                        in which `worker/` works with the package litert-converter
     flatbuffer
         │ quantization.py        if the user asks for it
-        │ model_verification.py  run on probes by runtime.py, in that process too, against JAX
-        │ kept_probes.py         which the file keeps, for a later `bridge.verify`
+        │ runtime.py             run on probes, in that process too, and compared with JAX
         ▼
     conversion.py                a file, which appears whole
 

@@ -6,12 +6,11 @@ The wheels of LiteRT are run in processes of their own, and imported by none of 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from bridge.chains.orders import check_order
-from xla_call_module.errors import StructureError, UnsupportedError
-from xla_call_module.tracebacks import api_boundary, warn
+from xla_call_module.tracebacks import api_boundary
 
 if TYPE_CHECKING:
     from bridge.core.names import Names
@@ -21,16 +20,12 @@ if TYPE_CHECKING:
     from bridge.litert.litert_model import State
     from bridge.sources.bound_call import BoundCall
     from bridge.verifying.comparison import Tolerance
-    from bridge.verifying.verification import VerifyRow
 
 __all__ = ["save_litert", "to_litert"]
 
 QuantizeKind = Literal["dynamic_int8", "float16", "int8"]
 Calibration = str | os.PathLike[str] | Iterable[Any] | Mapping[str, Iterable[Any]]
 
-# Kinds of probes at which a difference is no reason to refuse a model: numbers that overflow, and
-# what is none.
-_EDGES = ("huge", "inf", "nan")
 # Kernels of maxima, and so of every network that pools or rectifies, ignore NaN; the page on LiteRT
 # says so.
 _UNSAID = "nan"
@@ -99,8 +94,7 @@ def to_litert(
             call, for all signatures of the model, from the given parameters on; `arguments` has it
             passed as inputs, and new values returned as outputs. Gradients have it so, too.
         verify: whether the model is run on probes and compared with JAX before it is returned.
-            Probes of at most a mebibyte stay in it, as metadata, for `bridge.verify`.
-        tolerance: the allowed difference, as for `bridge.verify`, which then allows it, too.
+        tolerance: the allowed difference, as for `bridge.verify`.
 
     Returns:
         The bytes of a `.tflite` file.
@@ -154,88 +148,35 @@ def _made(
         UnsupportedError: the model computes something else than JAX.
     """
     from bridge.litert.first_difference import first_difference
-    from bridge.litert.kept_probes import keep_probes
     from bridge.litert.litert_model import make_model
-    from bridge.litert.model_verification import compare_model, make_trials
     from bridge.litert.quantization import check_quantize, quantized
+    from bridge.litert.runtime import compare_model
     from bridge.litert.worker_process import LiteRTProcess
-    from bridge.verifying.trial_request import to_tolerance
+    from bridge.verifying.bound_trials import make_trials
+    from bridge.verifying.trial_request import conversion_tolerance
+    from bridge.verifying.verification import refuse_differences
 
     check_quantize(quantize, calibration, bound)
-    if tolerance is not None and not verify:
-        raise StructureError(
-            "tolerance= is for the comparison with JAX, and verify=False leaves that out. To do: "
-            "pass one of them."
-        )
-    allowed = None if tolerance is None else to_tolerance(tolerance)
+    allowed = conversion_tolerance(tolerance, verify=verify)
     with LiteRTProcess() as process:
         made = make_model(bound, process=process)
         trials = list(make_trials(bound)) if verify or quantize else []
         if verify:
-            made = keep_probes(made, trials, tolerance=allowed) if quantize is None else made
             rows = compare_model(made, trials, allowed, process=process)
-            _check(
+            refuse_differences(
                 rows,
                 [trial.sizes for trial in trials],
-                lambda n: first_difference(
+                runtime="LiteRT",
+                first_difference=lambda n: first_difference(
                     bound[trials[n].signature], trials[n], process=process, tolerance=allowed
                 ),
+                unsaid=_UNSAID,
             )
         if quantize is None:
             return made, None
-        made, report, measured = quantized(
+        return quantized(
             made, quantize, trials, bound=bound, calibration=calibration, process=process
         )
-        return keep_probes(made, measured, error=report.error), report
-
-
-def _check(
-    rows: Sequence[VerifyRow],
-    sizes: Sequence[Mapping[str, int]],
-    first_difference: Callable[[int], str],
-) -> None:
-    """Refuse a model that differs from JAX on ordinary numbers; warn of huge and infinite ones.
-
-    Args:
-        rows: what was compared.
-        sizes: the dimension variables of each row.
-        first_difference: returns the first operation that differs in the trial of a row.
-
-    Raises:
-        UnsupportedError: it differs.
-    """
-    wrong = [row for row in rows if row.problem]
-    edges = [row for row in wrong if row.inputs.split(",")[0] in _EDGES]
-    if ordinary := [row for row in wrong if row not in edges]:
-        first = ordinary[0]
-        place = first_difference(list(rows).index(first))
-        where = f" The first operation that differs is {place}." if place else ""
-        raise UnsupportedError(
-            f"LiteRT and JAX differ in {first.signature} where inputs are {first.inputs}: "
-            f"{first.problem}{where} {len(wrong)} of {len(rows)} probes differ. To do: "
-            f"{_constraint(rows, sizes)}leave out of the function what differs; tolerance= allows "
-            "more, and verify=False returns the model as it is."
-        )
-    for row in edges:
-        if row.inputs.split(",")[0] == _UNSAID:
-            continue
-        warn(
-            f"LiteRT differs from JAX where inputs are {row.inputs}: {row.signature}: {row.problem}"
-        )
-
-
-def _constraint(rows: Sequence[VerifyRow], sizes: Sequence[Mapping[str, int]]) -> str:
-    """Return the advice to leave out the least sizes, where the model is right for all others.
-
-    Of these something that is computed may be of size 0, which few kernels of LiteRT take.
-    """
-    wrong = [at for row, at in zip(rows, sizes, strict=True) if row.problem and at]
-    right = [at for row, at in zip(rows, sizes, strict=True) if not row.problem and at]
-    for name in right[0] if right else ():
-        most = max((at[name] for at in wrong if name in at), default=0)
-        if most and all(at.get(name, 0) > most for at in right):
-            return f"export it with a constraint such as '{name} >= {most + 1}'; or "
-    return ""
 
 
 @api_boundary
@@ -290,11 +231,10 @@ def save_litert(
     Example:
         >>> import bridge, jax.numpy as jnp
         >>> print(bridge.save_litert(jnp.sin, "sine.tflite", args="f32[2,3]"))
-        sine.tflite: ... bytes, ... of them probes for verify
+        sine.tflite: ... bytes
         serving_default(x: float32[2,3]) -> output_0: float32[2,3]
     """
     from bridge.inspecting.written_file import WrittenFile
-    from bridge.litert.kept_probes import probe_bytes
     from bridge.litert.litert_model import written_signature
     from bridge.sources.target_file import target_file
     from savedmodel.files.folder import hidden_folder
@@ -320,6 +260,5 @@ def save_litert(
         signatures=tuple(written_signature(key, one) for key, one in bound.items()),
         bytes=len(made),
         parameter_bytes=sum(arrays.values()),
-        probe_bytes=probe_bytes(made),
         quantization=report,
     )

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge.litert.litert_model import make_model
-from bridge.litert.lowering.storage_dtypes import from_boundary
-from bridge.litert.model_verification import compare_model, given_trials
+from bridge.litert.runtime import compare_model
 from bridge.litert.worker_process import LiteRTProcess
 from bridge.sources.bound_call import BoundCall
+from bridge.verifying.bound_trials import given_trials
 from bridge.verifying.comparison import Tolerance
 from bridge.verifying.trials import Trial
 from xla_call_module._jax import func, ir
@@ -146,9 +146,7 @@ def _differs(
             state={},
             assigned={},
         )
-        dtypes = {name: call.args[index].dtype.numpy for index, name in part.inputs.items()}
-        passed = {name: from_boundary(array, dtypes[name]) for name, array in trial.inputs.items()}
-        inputs = {**passed, **variables}
+        inputs = {**trial.inputs, **variables}
         key = trial.signature
         model = make_model({key: part}, process=process)
         trials = list(given_trials({key: part}, {key: [inputs]}))

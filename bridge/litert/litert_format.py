@@ -15,7 +15,6 @@ from bridge.formats.file_format import (
     Runtime,
     RuntimeCall,
 )
-from bridge.litert.metadata import is_model
 from xla_call_module.errors import StructureError
 
 if TYPE_CHECKING:
@@ -32,10 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["LITERT"]
 
 _SUFFIX = ".tflite"
+_IDENTIFIER = b"TFL3"  # https://flatbuffers.dev/schema: after the offset of the root table
 
 
 def _recognises(path: str, head: bytes) -> bool:
-    return is_model(head) or (bool(head) and path.endswith(_SUFFIX))
+    return head[4:8] == _IDENTIFIER or (bool(head) and path.endswith(_SUFFIX))
 
 
 def _inspect(path: str | os.PathLike[str]) -> FileReport:
@@ -47,15 +47,14 @@ def _inspect(path: str | os.PathLike[str]) -> FileReport:
 def _open(path: str, signature: str | None) -> Runnable:
     from bridge.formats.runnable import Runnable
     from bridge.litert.runtime import Runtime as LiteRTRuntime
-    from bridge.litert.runtime import describe, read_model
+    from bridge.litert.runtime import describe
 
-    model = read_model(path)
-    signatures = {one.name: one for one in describe(model).signatures}
+    signatures = {one.name: one for one in describe(path).signatures}
     chosen = signatures[_choose([*signatures], path, signature)]
 
     def bind(arrays: Mapping[str, Array]) -> Callable[[], Sequence[Any]]:
         def call() -> Sequence[Any]:
-            with LiteRTRuntime(model) as runtime:
+            with LiteRTRuntime(path) as runtime:
                 return [*runtime.run(arrays, signature=chosen.name).values()]
 
         return call
@@ -94,20 +93,10 @@ def _spec(tensor: LiteRTTensor, path: str) -> TensorSpec:
     return TensorSpec(shape, dtype, tensor.name)
 
 
-def _probes(path: str) -> Sequence[Trial]:
-    from bridge.litert.kept_probes import kept_probes
-    from bridge.litert.runtime import read_model
+def _compare(path: str, trials: Sequence[Trial], tolerance: Tolerance) -> Sequence[VerifyRow]:
+    from bridge.litert.runtime import compare_model
 
-    return kept_probes(read_model(path), os.fspath(path))
-
-
-def _compare(
-    path: str, trials: Sequence[Trial], tolerance: Tolerance | None
-) -> Sequence[VerifyRow]:
-    from bridge.litert.kept_probes import compare_kept
-    from bridge.litert.runtime import read_model
-
-    return compare_kept(read_model(path), trials, tolerance)
+    return compare_model(path, trials, tolerance)
 
 
 def _prepare(call: RuntimeCall) -> Callable[[], Sequence[Any]]:
@@ -149,7 +138,6 @@ LITERT = FileFormat(
     recognises=_recognises,
     inspect=_inspect,
     open=_open,
-    probes=_probes,
     compare=_compare,
     runtime=Runtime(
         name="LiteRT",

@@ -9,7 +9,7 @@ from pathlib import Path
 from bridge.inspecting.graph_report import GraphReport, GraphSignature, GraphVariable
 from bridge.inspecting.report import FileReport, StoredFile, report_graph_variables
 from bridge.inspecting.tensor_report import TensorReport
-from bridge.litert.runtime import LiteRTTensor, describe, read_model
+from bridge.litert.runtime import LiteRTTensor, describe
 from xla_call_module.dtypes import DTYPES
 
 __all__ = ["report_of_litert"]
@@ -29,8 +29,8 @@ def report_of_litert(path: Path) -> FileReport:
         MissingDependencyError: `ai-edge-litert` is not installed.
         OSError: it cannot be read.
     """
-    model = read_model(path)
-    contents = describe(model)
+    contents = describe(path)
+    size = path.stat().st_size
     operators = dict(sorted(contents.operators.items(), key=lambda item: (-item[1], item[0])))
     is_one = len(contents.signatures) == 1
     signatures = tuple(
@@ -44,14 +44,14 @@ def report_of_litert(path: Path) -> FileReport:
     )
     return FileReport(
         path=os.fspath(path),
-        bytes=len(model),
+        bytes=size,
         tensorflow="",
         signatures=(),
         parameters=report_graph_variables(list(map(_variable, contents.variables))),
         metadata={},
         writer="a converter of LiteRT",
         saved_again=False,
-        files=(StoredFile(path.name, len(model)),),
+        files=(StoredFile(path.name, size),),
         assets=(),
         warmup=None,
         manifest=None,

@@ -12,12 +12,14 @@ from bridge.core.npz_file import NPZ_ERRORS, open_npz
 from bridge.core.probes import RANDOM
 from bridge.core.worker_messages import describe_arrays
 from bridge.inspecting.written_file import Quantization
-from bridge.litert.model_verification import given_trials, run_trial
-from bridge.litert.runtime import Runtime
+from bridge.litert.lowering.storage_dtypes import at_boundary
+from bridge.litert.runtime import Runtime, run_trial
 from bridge.litert.worker_process import LiteRTProcess, ProcessDeath
 from bridge.sources.bound_call import BoundCall
+from bridge.verifying.bound_trials import given_trials
 from bridge.verifying.comparison import greatest_error, is_finite
 from bridge.verifying.trials import Trial
+from bridge.verifying.verification import as_call
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import (
     FormatError,
@@ -177,10 +179,10 @@ def quantized(
     bound: Mapping[str, BoundCall],
     calibration: Any,
     process: LiteRTProcess,
-) -> tuple[bytes, Quantization, list[Trial]]:
-    """Return a quantized model, what that cost, and the trials that its error was measured with.
+) -> tuple[bytes, Quantization]:
+    """Return a quantized model, and what that cost.
 
-    These are the calls of the calibration data; where there are none, random inputs.
+    The error is that on the calls of the calibration data; where there are none, on random inputs.
 
     Args:
         model: the model.
@@ -196,6 +198,7 @@ def quantized(
     """
     samples = {} if calibration is None else read_samples(calibration, bound)
     measured = list(given_trials(bound, samples)) or [t for t in trials if t.kind == RANDOM]
+    measured = [as_call(trial, at_boundary) for trial in measured]
     refusals = []
     for products_only in (False, True) if kind == "int8" else (False,):
         try:
@@ -205,7 +208,7 @@ def quantized(
             refusals.append(refusal)
             continue
         report = Quantization(kind, len(model), len(made), error, is_calibrated=bool(samples))
-        return made, report, measured
+        return made, report
     raise refusals[-1]
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
 
 from bridge.core.worker_messages import describe_arrays, read_arrays
-from bridge.litert.metadata import is_model
+from bridge.litert.lowering.storage_dtypes import at_boundary
 from bridge.litert.worker_process import LiteRTProcess, ProcessDeath, check_installed
+from bridge.verifying.comparison import Tolerance
+from bridge.verifying.trials import Trial
+from bridge.verifying.verification import VerifyRow, compare_calls, trials_of
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import FormatError, InteropError, StructureError
 
@@ -22,8 +26,9 @@ __all__ = [
     "LiteRTSignature",
     "LiteRTTensor",
     "Runtime",
+    "compare_model",
     "describe",
-    "read_model",
+    "run_trial",
 ]
 
 Kernels = Literal["delegate", "builtin", "reference"]
@@ -91,48 +96,25 @@ def describe(
     check_installed("LiteRT")
     own = LiteRTProcess() if process is None else None
     try:
-        return _described(process or own, _contents(model))
+        return _described(process or own, model)
     finally:
         if own is not None:
             own.close()
 
 
-def read_model(path: str | os.PathLike[str]) -> bytes:
-    """Return the contents of the file of a model.
-
-    Raises:
-        FormatError: it is none.
-        MissingDependencyError: ai-edge-litert is not installed.
-        OSError: the file cannot be read.
-    """
-    check_installed("LiteRT")
-    model = _contents(path)
-    if not is_model(model):
-        raise FormatError(
-            f"{os.fspath(path)} is a file, and no LiteRT model. To do: pass the file that "
-            "bridge.save_litert wrote, or the folder of a SavedModel."
-        )
-    return model
-
-
-def _contents(model: bytes | str | os.PathLike[str]) -> bytes:
-    if isinstance(model, bytes):
-        return model
-    with open(model, "rb") as file:
-        return file.read()
-
-
-def _described(process: LiteRTProcess | None, contents: bytes) -> LiteRTModel:
+def _described(process: LiteRTProcess | None, model: bytes | str | os.PathLike[str]) -> LiteRTModel:
     assert process is not None
+    name = "The LiteRT model" if isinstance(model, bytes) else os.fspath(model)
+    contents = model if isinstance(model, bytes) else Path(model).read_bytes()
     try:
         answer, _ = process.request("describe", [contents])
+        problem = answer.get("error")
     except ProcessDeath as error:
+        problem = str(error)
+    if problem:
         raise FormatError(
-            f"The LiteRT model cannot be read: {error}. To do: write it again."
-        ) from error
-    if "error" in answer:
-        raise FormatError(
-            f"The LiteRT model cannot be read ({answer['error']}). To do: write it again."
+            f"{name} cannot be read; it is no LiteRT model, or is damaged: {problem}. To do: write "
+            "it again."
         )
     signatures = tuple(
         LiteRTSignature(one["name"], _tensors(one["inputs"]), _tensors(one["outputs"]))
@@ -174,7 +156,11 @@ class Runtime:
         self._is_own = process is None
         self._process = LiteRTProcess() if process is None else process
         self._loaded: tuple[int, int] | None = None
-        self.contents = _described(self._process, _contents(self._model))
+        try:
+            self.contents = _described(self._process, self._model)
+        except InteropError:
+            self.close()
+            raise
 
     def __enter__(self) -> Runtime:
         """Return it."""
@@ -282,3 +268,43 @@ def _checked(signature: LiteRTSignature, arrays: Mapping[str, Any]) -> dict[str,
                 "an array of that dtype and shape."
             )
     return given
+
+
+def run_trial(runtime: Runtime, trial: Trial) -> dict[str, Array]:
+    """Return the results of a trial; one that is no later step has the first values of variables.
+
+    Raises:
+        InteropError: the model does not run.
+    """
+    if trial.step <= 1 and runtime.contents.variables:
+        runtime.restart()
+    return runtime.run(trial.inputs, signature=trial.signature)
+
+
+def compare_model(
+    model: bytes | str | os.PathLike[str],
+    trials: Sequence[Trial],
+    tolerance: Tolerance | None = None,
+    *,
+    process: LiteRTProcess | None = None,
+) -> list[VerifyRow]:
+    """Return a row for each trial of a signature that a model has.
+
+    Args:
+        model: the model, or the path of its file.
+        trials: the trials, of arrays as JAX has them.
+        tolerance: the allowed difference; by default the one of `bridge.verify`.
+        process: the process that runs it; by default one that ends afterwards.
+
+    Raises:
+        FormatError: it is no model, or a damaged one.
+        StructureError: it has none of the signatures.
+    """
+    with Runtime(model, process=process) as runtime:
+        keys = [one.name for one in runtime.contents.signatures]
+        return compare_calls(
+            trials_of(keys, trials),
+            lambda trial: run_trial(runtime, trial),
+            at_boundary,
+            tolerance or Tolerance(),
+        )

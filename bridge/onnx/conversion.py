@@ -5,8 +5,12 @@ The package `onnx` is imported when one of them is called.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge.chains.orders import check_order
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from bridge.core.names import Names
     from bridge.exporting.source import Exportable
     from bridge.inspecting.written_file import WrittenFile
+    from bridge.sources.bound_call import BoundCall
+    from bridge.verifying.comparison import Tolerance
 
 __all__ = ["save_onnx", "to_onnx"]
 
@@ -34,6 +40,8 @@ def to_onnx(
     opset: int | None = None,
     inputs: Names | None = None,
     outputs: Names | None = None,
+    verify: bool = False,
+    tolerance: Tolerance | float | tuple[float, float] | None = None,
 ) -> onnx.ModelProto:
     """Return the ONNX model of a function, checked by `onnx.checker`.
 
@@ -71,14 +79,18 @@ def to_onnx(
         inputs: names for the inputs: a sequence, one for each leaf of the arguments, or a mapping
             from default names to new ones.
         outputs: the same for the results.
+        verify: whether the model is run by ONNX Runtime on probes, in a process of its own, and
+            compared with JAX before it is returned.
+        tolerance: the allowed difference, as for `bridge.verify`.
 
     Raises:
-        UnsupportedError: an operation that ONNX cannot express, with its source line.
+        UnsupportedError: an operation that ONNX cannot express, with its source line; or the
+            runtime computes something else than JAX, with the inputs and the greatest difference.
         DtypeError: elements that ONNX does not have, such as quantized ones.
         StructureError: `params` or a name does not fit.
         PlatformError: it was not lowered for the platform.
         VersionError: the opset is not one of those.
-        MissingDependencyError: the package `onnx` is not installed.
+        MissingDependencyError: the package `onnx` is not installed, or `onnxruntime` to verify.
 
     Example:
         >>> import bridge, jax, jax.numpy as jnp
@@ -91,15 +103,37 @@ def to_onnx(
         ['x']
     """
     check_installed()
-    from bridge.onnx.onnx_model import ONNX, convert, decomposed, embedded
+    from bridge.onnx.onnx_model import ONNX, convert, decomposed, embedded, serialized
     from bridge.sources.bound_call import bind_source
 
     check_order(gradient_order)
+    check = _check(tolerance, verify=verify)
     bound = bind_source(
         exported, ONNX, params=params, args=args, platform=platform,
         inputs=inputs, outputs=outputs, order=gradient_order,
     )  # fmt: skip
-    return embedded(convert(decomposed(bound), opset))
+    model = embedded(convert(decomposed(bound), opset))
+    if verify:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "model.onnx")
+            path.write_bytes(serialized(model))
+            check(bound, path)
+    return model
+
+
+def _check(tolerance: Any, *, verify: bool) -> Callable[[BoundCall, Path], None]:
+    """Return the comparison of a file with JAX, or a function that does nothing."""
+    from bridge.verifying.trial_request import conversion_tolerance
+
+    allowed = conversion_tolerance(tolerance, verify=verify)
+
+    def check(bound: BoundCall, path: Path) -> None:
+        if verify:
+            from bridge.onnx.model_verification import verify_onnx
+
+            verify_onnx(bound, path, allowed)
+
+    return check
 
 
 @api_boundary
@@ -115,6 +149,8 @@ def save_onnx(
     opset: int | None = None,
     inputs: Names | None = None,
     outputs: Names | None = None,
+    verify: bool = False,
+    tolerance: Tolerance | float | tuple[float, float] | None = None,
     overwrite: bool = False,
 ) -> WrittenFile:
     """Write an ONNX file of a function, checked by `onnx.checker`.
@@ -132,6 +168,8 @@ def save_onnx(
         opset: the same.
         inputs: the same.
         outputs: the same.
+        verify: the same.
+        tolerance: the same.
         overwrite: whether a file at `path` may be replaced, and its weights beside it.
 
     Returns:
@@ -157,6 +195,7 @@ def save_onnx(
     from bridge.sources.bound_call import bind_source
 
     check_order(gradient_order)
+    check = _check(tolerance, verify=verify)
     target = check_target(path, external_data, overwrite=overwrite)
     bound = bind_source(
         model,
@@ -168,7 +207,13 @@ def save_onnx(
         outputs=outputs,
         order=gradient_order,
     )
-    facts = save(bound, target, opset=opset, external_data=external_data)
+    facts = save(
+        bound,
+        target,
+        opset=opset,
+        external_data=external_data,
+        check=functools.partial(check, bound),
+    )
     return WrittenFile(path=os.fspath(path), **facts)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge.formats.file_format import (
+    TOLERANCE,
     Conversion,
     ConvertCommand,
     FileFormat,
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from bridge.formats.runnable import Runnable
     from bridge.inspecting.report import FileReport
     from bridge.inspecting.written_file import WrittenFile
+    from bridge.verifying.comparison import Tolerance
+    from bridge.verifying.trials import Trial
+    from bridge.verifying.verification import VerifyRow
     from xla_call_module.call import TensorSpec
     from xla_call_module.dtypes import Array
 
@@ -129,7 +133,21 @@ def _prepare(call: RuntimeCall) -> Callable[[], Sequence[Any]]:
         value.name: call.inputs[value.name].astype(_spec(value, call.path).dtype.numpy)
         for value in session.get_inputs()
     }
-    return lambda: session.run(None, feeds)
+    # By their names, or, where the model has others, by their places.
+    names = {value.name for value in session.get_outputs()}
+    outputs = [*call.outputs] if names.issuperset(call.outputs) else None
+    return lambda: session.run(outputs, feeds)
+
+
+def _compare(path: str, trials: Sequence[Trial], tolerance: Tolerance) -> Sequence[VerifyRow]:
+    from bridge.onnx.model_verification import compare_onnx
+    from bridge.verifying.verification import trials_of
+
+    described = _open(path, None)
+    fitting = dict.fromkeys(
+        trial.signature for trial in trials if trial.inputs.keys() == described.inputs.keys()
+    )
+    return compare_onnx(path, trials_of([*fitting][:1] or [described.name], trials), tolerance)
 
 
 def _convert(request: Conversion) -> WrittenFile:
@@ -145,6 +163,8 @@ def _convert(request: Conversion) -> WrittenFile:
         external_data=_EXTERNAL_DATA[request.options.get("external_data", "auto")],
         platform=request.platform,
         opset=request.options.get("opset"),
+        verify=request.options.get("verify", False),
+        tolerance=request.options.get("tolerance"),
         overwrite=request.overwrite,
     )
 
@@ -168,6 +188,7 @@ ONNX = FileFormat(
     recognises=_recognises,
     inspect=_inspect,
     open=_open,
+    compare=_compare,
     runtime=Runtime(
         name="ONNX Runtime",
         option="onnx",
@@ -186,6 +207,11 @@ ONNX = FileFormat(
                 "default": "auto",
                 "help": "whether weights are in a file of their own; by default past 1 GiB",
             },
+            "verify": {
+                "action": "store_true",
+                "help": "compare it with JAX in ONNX Runtime before it appears",
+            },
+            "tolerance": TOLERANCE,
         },
     ),
 )

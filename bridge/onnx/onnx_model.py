@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -34,7 +34,16 @@ from xla_call_module.size_polynomials import Shape
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
 from xla_call_module.stablehlo.modules import open_module
 
-__all__ = ["ONNX", "BareModel", "check_target", "convert", "decomposed", "embedded", "save"]
+__all__ = [
+    "ONNX",
+    "BareModel",
+    "check_target",
+    "convert",
+    "decomposed",
+    "embedded",
+    "save",
+    "serialized",
+]
 
 ONNX = ModelFormat(name="an ONNX model", custom_calls=tuple(TARGET.custom_calls))
 
@@ -60,6 +69,21 @@ def embedded(bare: BareModel) -> onnx.ModelProto:
     if sum(array.nbytes for array in bare.initializers.values()) < onnx.checker.MAXIMUM_PROTOBUF:
         onnx.checker.check_model(model, full_check=True)
     return model
+
+
+def serialized(model: onnx.ModelProto) -> bytes:
+    """Return the bytes of a model.
+
+    Raises:
+        StructureError: it is larger than protobuf takes.
+    """
+    if model.ByteSize() >= onnx.checker.MAXIMUM_PROTOBUF:
+        raise StructureError(
+            f"verify=True: the model has {model.ByteSize():,} bytes, and one file of ONNX's less "
+            f"than {onnx.checker.MAXIMUM_PROTOBUF:,}. To do: write it by bridge.save_onnx, with "
+            "verify=True."
+        )
+    return model.SerializeToString(deterministic=True)
 
 
 def decomposed(bound: BoundCall) -> BoundCall:
@@ -185,9 +209,21 @@ def data_of(path: Path) -> Path:
 
 
 def save(
-    bound: BoundCall, target: Path, *, opset: int | None, external_data: str | bool
+    bound: BoundCall,
+    target: Path,
+    *,
+    opset: int | None,
+    external_data: str | bool,
+    check: Callable[[Path], None],
 ) -> dict[str, Any]:
     """Write the model of a function, whole or not at all; return the facts of a `WrittenFile`.
+
+    Args:
+        bound: the call.
+        target: the file.
+        opset: as for `convert`.
+        external_data: as for `bridge.save_onnx`.
+        check: is called with the file before it appears.
 
     Raises:
         InteropError: an operation that ONNX cannot express, or more weights than one file takes.
@@ -207,6 +243,7 @@ def save(
         made = folder / target.name
         _write(bare, made, apart=apart)
         onnx.checker.check_model(str(made), full_check=True)
+        check(made)
         written = bytes_of(folder)
         was_there = target.exists()
         if apart:

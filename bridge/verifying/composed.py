@@ -10,9 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +20,7 @@ from jax import tree_util
 
 from bridge.loading.loaded_model import LoadedModel
 from bridge.verifying.comparison import Tolerance, describe_difference, greatest_error, largest
+from bridge.verifying.tensorflow_process import run_program
 from bridge.verifying.trial_request import TrialRequest
 from bridge.verifying.verification import VerifyRow
 from savedmodel.files.model_folder import ModelFolder
@@ -151,18 +149,14 @@ def _run(
 ) -> tuple[dict[str, Array], str]:
     """Return what TensorFlow makes of tensors in a process of its own, or its error."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        # In its own folder Python would find the modules of this one under the names of others.
-        program = shutil.copy(Path(__file__).with_name(_PROGRAM), folder)
-        _write(folder / "given.npz", key, tensors)
-        files = [os.path.abspath(path), str(folder / "given.npz"), str(folder / "results.npz")]
-        command = [os.fspath(python or sys.executable), str(program), *files]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        lines = done.stdout.splitlines()
+        given, results = Path(name, "given.npz"), Path(name, "results.npz")
+        _write(given, key, tensors)
+        files = [os.path.abspath(path), str(given), str(results)]
+        lines, status, words = run_program([_PROGRAM], files, python=python)
         if not lines:
-            return {}, f"The process ended with {done.returncode}. {done.stderr.strip()[-500:]}"
-        problem = json.loads(lines[-1])["error"]
-        return ({}, problem) if problem else (_read(folder / "results.npz"), "")
+            return {}, f"The process ended with {status}. {words[-500:]}"
+        problem = lines[-1]["error"]
+        return ({}, problem) if problem else (_read(results), "")
 
 
 def _write(path: Path, key: str, tensors: _Tensors) -> None:

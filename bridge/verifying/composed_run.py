@@ -9,6 +9,7 @@ standard output there is one line of JSON.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -74,9 +75,11 @@ def run(model: str, given: str, results: str) -> None:
 
 
 if __name__ == "__main__":
+    lines = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else prints goes to stderr
     message = ""
     try:
         run(*sys.argv[1:])
     except Exception as error:  # noqa: BLE001 - what it is, is for the caller to say
         message = f"{type(error).__name__}: {error}"
-    sys.stdout.write(f"{json.dumps({'error': message})}\n")
+    print(json.dumps({"error": message}), file=lines, flush=True)

@@ -19,7 +19,7 @@ from bridge.verifying.trials import Trial, read_results, write_trials
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import MissingDependencyError, installing
 
-__all__ = ["TensorFlowRun", "json_lines", "run_trials"]
+__all__ = ["TensorFlowRun", "json_lines", "run_program", "run_trials"]
 
 _PROGRAM, _PROBES = "tensorflow_run.py", "tensorflow_probes.py"
 _MAX_SILENCE = 600.0  # seconds without a line of output
@@ -79,23 +79,49 @@ def run_trials(
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        write_trials(folder / "trials.npz", trials)
+        lines, status, words = run_program(
+            [_PROGRAM, _PROBES],
+            [os.path.abspath(path), str(folder / "trials.npz"), str(folder / "results.npz")],
+            python=python,
+            silence=silence,
+            limit=limit,
+            shown=shown,
+        )
+        python = os.fspath(python or sys.executable)
+        return _interpret(lines, status, words, python, folder / "results.npz")
+
+
+def run_program(
+    files: Sequence[str],
+    arguments: Sequence[str],
+    *,
+    python: str | os.PathLike[str] | None,
+    silence: float = _MAX_SILENCE,
+    limit: float = _MAX_SECONDS,
+    shown: Callable[[int], None] = lambda _: None,
+) -> tuple[list[dict[str, Any]], int, str]:
+    """Return the JSON lines that a program of this room writes, its status, and its last words.
+
+    Args:
+        files: the program, and what it imports, in the folder of this module.
+        arguments: its arguments.
+        python: the interpreter; by default this one.
+        silence: the number of seconds without output after which the process is killed.
+        limit: the number of seconds after which it is killed, whatever it does.
+        shown: a function of the number of finished trials.
+
+    Raises:
+        OSError: the interpreter does not exist.
+    """
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
         # Python puts a program's folder on the path, and this package has modules with the names
         # of Python's own.
-        program = shutil.copy(Path(__file__).with_name(_PROGRAM), folder)
-        shutil.copy(Path(__file__).with_name(_PROBES), folder)
-        write_trials(folder / "trials.npz", trials)
-        command = [
-            os.fspath(python or sys.executable),
-            str(program),
-            os.path.abspath(path),
-            str(folder / "trials.npz"),
-            str(folder / "results.npz"),
-        ]
-        with tempfile.TemporaryFile("w+") as errors:
-            lines, status = _run(command, errors, silence, limit, shown)
-            errors.seek(0)
-            words = errors.read().strip()[-_MAX_LAST_WORDS:]
-        return _interpret(lines, status, words, command[0], folder / "results.npz")
+        program, *_ = [shutil.copy(Path(__file__).with_name(file), folder) for file in files]
+        command = [os.fspath(python or sys.executable), program, *arguments]
+        lines, status = _run(command, errors, silence, limit, shown)
+        errors.seek(0)
+        return lines, status, errors.read().strip()[-_MAX_LAST_WORDS:]
 
 
 def _run(

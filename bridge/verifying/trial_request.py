@@ -16,7 +16,7 @@ from bridge.verifying.comparison import Tolerance
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError
 
-__all__ = ["TrialRequest", "request_trials", "to_tolerance"]
+__all__ = ["TrialRequest", "conversion_tolerance", "request_trials", "to_tolerance"]
 
 _KINDS = (RANDOM, *EDGES)
 _STEPS = 3
@@ -112,6 +112,20 @@ def request_trials(
     return TrialRequest(kinds, (_QUICK_SIZE,) if quick else SIZES, arrays, count)
 
 
+def conversion_tolerance(tolerance: Any, *, verify: bool) -> Tolerance | None:
+    """Return the tolerance of a conversion that may compare its file with JAX; None by default.
+
+    Raises:
+        StructureError: there is one, and nothing is compared.
+    """
+    if tolerance is not None and not verify:
+        raise StructureError(
+            "tolerance= is for the comparison with JAX, and verify=False leaves that out. To do: "
+            "pass verify=True, or no tolerance."
+        )
+    return None if tolerance is None else to_tolerance(tolerance)
+
+
 def to_tolerance(tolerance: Tolerance | float | Sequence[float] | None) -> Tolerance:
     """Return the tolerance that a user means: `rtol`, or `rtol` and `atol`, or the usual one.
 
@@ -123,8 +137,9 @@ def to_tolerance(tolerance: Tolerance | float | Sequence[float] | None) -> Toler
     """
     if tolerance is None or isinstance(tolerance, Tolerance):
         return tolerance or Tolerance()
-    numbers = [tolerance] if isinstance(tolerance, (int, float)) else list(tolerance)
-    fits = len(numbers) in (1, 2) and all(isinstance(n, (int, float)) for n in numbers)
+    kinds = (int, float, np.integer, np.floating)
+    numbers = list(tolerance) if isinstance(tolerance, Sequence) else [tolerance]
+    fits = len(numbers) in (1, 2) and all(isinstance(n, kinds) for n in numbers)
     if not fits or not all(math.isfinite(n) and n >= 0 for n in numbers):
         raise StructureError(
             f"tolerance is {tolerance!r}; expected rtol, or rtol and atol, of at least 0. To do: "

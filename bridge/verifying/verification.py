@@ -1,11 +1,11 @@
-"""The report of `verify`: the differences of TensorFlow's results and gradients from JAX's."""
+"""The report of `verify`: the differences of a runtime's results and gradients from JAX's."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,26 @@ from bridge.verifying.comparison import (
 from bridge.verifying.tensorflow_process import TensorFlowRun
 from bridge.verifying.trials import Trial
 from xla_call_module.dtypes import Array
+from xla_call_module.errors import InteropError, StructureError, UnsupportedError
+from xla_call_module.tracebacks import warn
 from xla_call_module.versions import DEVIATIONS
 
-__all__ = ["VerifyReport", "VerifyRow", "compare"]
+__all__ = [
+    "VerifyReport",
+    "VerifyRow",
+    "as_call",
+    "as_converted",
+    "compare",
+    "compare_calls",
+    "refuse_differences",
+    "trials_of",
+]
 
 _OVERFLOWING = (HUGE, INF)
+# Kinds of probes at which a difference is no reason to refuse a file of another format: numbers
+# that overflow, and what is none.
+_EDGES = (*_OVERFLOWING, "nan")
+_AT_EDGES = "differ from JAX at NaN, at infinities and where numbers overflow"
 _DESCRIPTIONS = {known.name: known.description for known in DEVIATIONS}
 # Those that lose NaN, and change no number.
 _EXCUSED = {known.name for known in DEVIATIONS if known.special}
@@ -62,8 +77,8 @@ class VerifyReport:
     """The report of `verify`.
 
     Attributes:
-        path: the folder of the SavedModel, or the file of a LiteRT model.
-        tensorflow: the version of TensorFlow; empty for a LiteRT model.
+        path: the folder of the SavedModel, or the file.
+        tensorflow: the version of TensorFlow; empty for a file.
         failure: why TensorFlow does not run the file at all; empty if it does.
         rows: the comparisons, in the order of signatures, inputs and orders.
         runtime: the name and version of what was compared with JAX, such as `TensorFlow 2.21.0`.
@@ -96,6 +111,146 @@ def compare(
     if (problem := run.errors.get(number, "It was not run.")) or run.failure:
         problem = problem or "Its results are lost."
         return [] if run.failure else [_row(trial, 0, math.inf, problem)]
+    results = [
+        {name: run.results[number, order, name] for name in expected}
+        for order, expected in enumerate(trial.expected)
+    ]
+    return _compare_orders(trial, results, tolerance, run.deviations)
+
+
+def as_call(trial: Trial, store: Callable[[Array], Array]) -> Trial:
+    """Return the call of a trial without its gradients, for a runtime that only computes outputs.
+
+    Args:
+        trial: the trial.
+        store: a function from an array to what the runtime takes or returns for it.
+    """
+    return replace(
+        trial,
+        inputs={name: store(array) for name, array in trial.inputs.items()},
+        cotangents=(),
+        expected=({name: store(trial.expected[0][name]) for name in trial.outputs},),
+        deviations={},
+    )
+
+
+def trials_of(keys: Sequence[str], trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials of those signatures that a file has.
+
+    Raises:
+        StructureError: there are none.
+    """
+    found = [trial for trial in trials if trial.signature in keys]
+    if not found:
+        others = ", ".join(dict.fromkeys(trial.signature for trial in trials)) or "no signature"
+        raise StructureError(
+            f"The inputs to compare with are of {others}, and the file has the signatures "
+            f"{', '.join(keys)}. To do: record those of the same functions."
+        )
+    return found
+
+
+def compare_calls(
+    trials: Iterable[Trial],
+    run: Callable[[Trial], Mapping[str, Array]],
+    store: Callable[[Array], Array],
+    tolerance: Tolerance,
+) -> list[VerifyRow]:
+    """Return a row for the call of each trial.
+
+    Args:
+        trials: the trials.
+        run: returns the outputs of a trial by their names, or raises an `InteropError`.
+        store: a function from an array to what the runtime takes or returns for it.
+        tolerance: the allowed difference.
+    """
+    rows: list[VerifyRow] = []
+    for trial in (as_call(each, store) for each in trials):
+        try:
+            results = run(trial)
+        except InteropError as error:
+            rows.append(_row(trial, 0, math.inf, str(error)))
+            continue
+        if missing := [name for name in trial.outputs if name not in results]:
+            problem = f"There is no output {missing[0]}; there are {', '.join(results)}."
+            rows.append(_row(trial, 0, math.inf, problem))
+            continue
+        rows += _compare_orders(trial, [results], tolerance)
+    return rows
+
+
+def is_at_edge(row: VerifyRow) -> bool:
+    """Return whether the inputs of a row are NaN, infinities or numbers that overflow."""
+    return row.inputs.split(",")[0] in _EDGES
+
+
+def as_converted(row: VerifyRow) -> VerifyRow:
+    """Return the row of a file of another format, with what no conversion refuses as known."""
+    is_known = row.problem and is_at_edge(row)
+    return replace(row, problem="", known=_AT_EDGES) if is_known else row
+
+
+def refuse_differences(
+    rows: Sequence[VerifyRow],
+    sizes: Sequence[Mapping[str, int]],
+    *,
+    runtime: str,
+    first_difference: Callable[[int], str] = lambda _: "",
+    unsaid: str = "",
+) -> None:
+    """Refuse a model that differs from JAX on ordinary numbers; warn of huge and infinite ones.
+
+    Args:
+        rows: what was compared.
+        sizes: the dimension variables of each row.
+        runtime: the name of the runtime.
+        first_difference: returns the first operation that differs in the trial of a row.
+        unsaid: the kind of inputs of which nothing is said.
+
+    Raises:
+        UnsupportedError: it differs.
+    """
+    wrong = [row for row in rows if row.problem]
+    edges = [row for row in wrong if is_at_edge(row)]
+    if ordinary := [row for row in wrong if row not in edges]:
+        first = ordinary[0]
+        place = first_difference(list(rows).index(first))
+        where = f" The first operation that differs is {place}." if place else ""
+        raise UnsupportedError(
+            f"{runtime} computes something else than JAX: {first.signature} with inputs that are "
+            f"{first.inputs}: {first.problem}{where} {len(wrong)} of {len(rows)} probes differ. To "
+            f"do: {_constraint(rows, sizes)}leave out of the function what differs; tolerance= "
+            "allows more, and verify=False returns the model as it is."
+        )
+    for row in edges:
+        if row.inputs.split(",")[0] != unsaid:
+            warn(
+                f"{runtime} differs from JAX where inputs are {row.inputs}: {row.signature}: "
+                f"{row.problem}"
+            )
+
+
+def _constraint(rows: Sequence[VerifyRow], sizes: Sequence[Mapping[str, int]]) -> str:
+    """Return the advice to leave out the least sizes, where the model is right for all others.
+
+    Of these something that is computed may be of size 0, which few kernels of LiteRT take.
+    """
+    wrong = [at for row, at in zip(rows, sizes, strict=True) if row.problem and at]
+    right = [at for row, at in zip(rows, sizes, strict=True) if not row.problem and at]
+    for name in right[0] if right else ():
+        most = max((at[name] for at in wrong if name in at), default=0)
+        if most and all(at.get(name, 0) > most for at in right):
+            return f"export it with a constraint such as '{name} >= {most + 1}'; or "
+    return ""
+
+
+def _compare_orders(
+    trial: Trial,
+    results: Sequence[Mapping[str, Array]],
+    tolerance: Tolerance,
+    deviations: Sequence[str] = (),
+) -> Sequence[VerifyRow]:
+    """Return a row for each order, of results by name and the deviations of the runtime."""
     given: list[Array] = [*trial.inputs.values(), *_values(trial.cotangents)]
     rows: list[VerifyRow] = []
     overflowing = trial.kind in _OVERFLOWING or any(map(has_infinity, trial.inputs.values()))
@@ -106,7 +261,7 @@ def compare(
         if overflowing and not all(map(is_finite, given[len(trial.inputs) :])):
             break
         scale = largest(given)
-        pairs = {name: (run.results[number, order, name], expected[name]) for name in expected}
+        pairs = {name: (results[order][name], wanted) for name, wanted in expected.items()}
         problems, known = [], []
         for name, (actual, wanted) in pairs.items():
             differing = functools.partial(
@@ -119,8 +274,8 @@ def compare(
             difference = differing(actual, wanted)
             if difference is None:
                 continue
-            deviations = _deviations(trial, order, name, run)
-            excused = [one for one in deviations if one in _EXCUSED]
+            possible = _deviations(trial, order, name, deviations)
+            excused = [one for one in possible if one in _EXCUSED]
             everywhere = order > 0 and (special or any(row.known for row in rows))
             rest = actual
             if actual.dtype == wanted.dtype and actual.shape == wanted.shape:
@@ -130,7 +285,7 @@ def compare(
             if explained and differing(rest, wanted) is None:
                 known += [f"{name}: {_DESCRIPTIONS[deviation]}" for deviation in excused]
             else:
-                reasons = [_DESCRIPTIONS[one] for one in deviations if one not in _EXCUSED]
+                reasons = [_DESCRIPTIONS[one] for one in possible if one not in _EXCUSED]
                 cause = f" (this TensorFlow is known for: {'; '.join(reasons)})" if reasons else ""
                 problems.append(f"{name} {difference}{cause}")
         errors = [_error(trial, actual, wanted) for actual, wanted in pairs.values()]
@@ -140,14 +295,14 @@ def compare(
     return rows
 
 
-def _deviations(trial: Trial, order: int, name: str, run: TensorFlowRun) -> list[str]:
+def _deviations(trial: Trial, order: int, name: str, of_runtime: Sequence[str]) -> list[str]:
     """Return the deviations of this TensorFlow that may change a result.
 
     A gradient may have those of any output. Where TensorFlow runs its own operations they are those
     of JAX, which XLA compiles as well.
     """
     names = trial.deviations.get(name, ()) if order == 0 else _values_of(trial.deviations)
-    has = _EXCUSED if trial.keeps_nan else run.deviations
+    has = _EXCUSED if trial.keeps_nan else of_runtime
     return [deviation for deviation in dict.fromkeys(names) if deviation in has]
 
 

@@ -82,6 +82,23 @@ class TestWhatAgrees:
         assert found.count(0) in (0, 2)
         assert 0 < len({*found}) < 8
 
+    def test_half_precision_inside_of_float32(self):
+        """XLA leaves out roundings that JAX's operations make one by one."""
+
+        def mixed(x):
+            return jnp.sin(x.astype(jnp.bfloat16)).astype(jnp.float32), x * 2
+
+        def other(scale, rest):
+            def reference(x):
+                y, z = mixed(x)
+                return y * (1 + scale), z * (1 + rest)
+
+            return {"order": 1, "modes": ["eager"], "reference": reference}
+
+        assert_gradients_match(mixed, ROW, **other(1e-2, 0))
+        with pytest.raises(AssertionError, match=r"result\[1\] at index"):
+            assert_gradients_match(mixed, ROW, **other(0, 1e-2))
+
     def test_tolerances(self):
         options = {"order": 0, "modes": ["eager"], "reference": lambda x: x * (1 + 1e-3)}
         assert_gradients_match(lambda x: x, ROW, rtol=2e-3, atol=0, **options)

@@ -152,6 +152,19 @@ def test_a_program_that_is_right_is_right():
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_complex_gradient_of_onnx_is_compared_in_one_convention():
+    """The reference has the conjugates of JAX's, as TensorFlow does; the model has JAX's own."""
+    program = _program(
+        ("v0", "{0} * {0} * (1 + 2j)", ("x0",), "complex64[3]", "multiply"),
+        arguments=(Argument("x0", (3,), "complex64"),),
+        returns="v0",
+        order=1,
+    )
+    (outcome,) = suite.run(dataclasses.replace(program, checks=("onnx",)))
+    assert (outcome.kind, outcome.compared) == ("right", 9), outcome.reason
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_signature_has_what_nothing_takes():
     program = _program(
         arguments=(Argument("x0", (3,), "float32"), Argument("x1", (3,), "float32")),

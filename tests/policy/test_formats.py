@@ -35,7 +35,7 @@ def test_no_room_imports_that_of_a_target():
     "text",
     [
         "import bridge.onnx.onnx_report",
-        "def lazy():\n    from bridge.litert.runtime import read_model",
+        "def lazy():\n    from bridge.litert.runtime import describe",
         "import importlib\nimportlib.import_module('bridge.onnx.conversion')",
     ],
     ids=["top", "lazy", "computed"],

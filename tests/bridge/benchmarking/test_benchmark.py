@@ -63,7 +63,7 @@ def test_files_of_other_kinds(folder, capsys):
     (row,) = benchmark(folder / "model.onnx", seconds=0.01).rows
     assert (row.runtime, row.digits) == ("ONNX Runtime", None)
     (row,) = benchmark(folder / "model.tflite", seconds=0.01).rows
-    assert row.digits > 5
+    assert (row.runtime, row.digits) == ("LiteRT", None)
     assert main(["benchmark", str(folder / "model.tflite"), "--seconds", "0"]) == 0
     assert "serving_default(x: float32[4,5])" in capsys.readouterr().out
 
@@ -76,7 +76,7 @@ def test_what_a_runtime_cannot_run_is_said(folder, capsys):
     assert main(["benchmark", str(path), "--runtimes", "litert", "--seconds", "0"]) == 1
     assert "LiteRT" in (shown := capsys.readouterr().out)
     assert "float64" in shown
-    with pytest.raises(StructureError, match="no probes of a signature 'other'"):
+    with pytest.raises(StructureError, match=r"has serving_default.*--signature"):
         benchmark(folder / "model.tflite", signature="other")
     assert main(["benchmark", str(path), "--runtimes", "torch"]) == 2
     assert "expected some of jax, tensorflow" in capsys.readouterr().err

@@ -53,10 +53,6 @@ def test_commands_of_a_model(folder, capsys):
         np.testing.assert_array_equal(found["squared"], X * X)
     assert main(["run", path, "--input", str(folder / "x.npz")]) == 2
     assert "Which signature is meant?" in capsys.readouterr().err
-    assert main(["verify", path]) == 0
-    assert "comparisons with LiteRT" in capsys.readouterr().out
-    assert main(["verify", path, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["runtime"].startswith("LiteRT ")
 
 
 def test_state_as_the_command_has_it(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Quantized models: size, error on calibration data, and the rule by which they are verified."""
+"""Quantized models: size, error on calibration data, and what they are verified with."""
 
 from __future__ import annotations
 
@@ -50,10 +50,12 @@ def test_kinds(quantize, size, error, tmp_path):
     assert 0 < report.error < error
     np.testing.assert_allclose(report.error, max(errors), rtol=1e-2)
     assert f"quantized to {quantize}: {report.bytes_before:,} -> {report.bytes:,} b" in str(written)
-    again = bridge.verify(path)
-    assert again.passed
-    assert {row.inputs for row in again.rows} == {"given"}
-    assert not bridge.verify(path, tolerance=(1e-7, 0.0)).passed
+    saved, record = tmp_path / "saved", tmp_path / "truth.npz"
+    bridge.save(network, saved, **OPTIONS)
+    bridge.verify(saved, record=record, inputs={"x": DATA[0]})
+    allowed = report.error * np.abs(np.asarray(jax.jit(network)(PARAMS, DATA[0]))).max()
+    assert bridge.verify(path, against=record, tolerance=(0.0, 1.1 * allowed)).passed
+    assert not bridge.verify(path, against=record).passed
 
 
 def test_calibration_of_a_file(tmp_path):

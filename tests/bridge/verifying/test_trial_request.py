@@ -132,6 +132,7 @@ def test_the_input_of_a_signature_goes_before_one_for_all():
 def test_tolerances():
     assert to_tolerance(0.5) == Tolerance(0.5)
     assert to_tolerance((0.5, 1)) == Tolerance(0.5, 1.0)
+    assert to_tolerance((np.float32(0.5), np.int32(1))) == Tolerance(0.5, 1.0)
     assert to_tolerance(Tolerance(atol=1.0)) == Tolerance(atol=1.0)
     for wrong in (-1.0, float("nan"), (), (1, 2, 3), "small"):
         with pytest.raises(StructureError, match=r"expected rtol, or rtol and atol"):

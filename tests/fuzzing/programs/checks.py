@@ -330,7 +330,9 @@ def _onnx_gradient(case: Case, exported: jax.export.Exported) -> Iterator[Found]
     session = _session(bridge.to_onnx(exported.vjp()))
     leaves = case.leaves(sizes)
     results = case.result_avals(sizes)
-    drawn = dict(zip(case.results, case.cotangents(sizes, 1)[0], strict=True))
+    # The model is JAX's VJP; the reference follows TensorFlow, whose gradient of a complex number
+    # is the conjugate of that.
+    drawn = dict(zip(case.results, map(_conjugate, case.cotangents(sizes, 1)[0]), strict=True))
     # A model has no gradient of what is no number: its cotangent is of bool. What is carried by
     # float32 has one of that.
     cotangents = [
@@ -341,7 +343,11 @@ def _onnx_gradient(case: Case, exported: jax.export.Exported) -> Iterator[Found]
     wanted = [found[i] for i in case.inputs]
     dtypes = [leaves[i].dtype for i in case.inputs]
     values = case.reference(sizes, 0)[0]
-    yield Found("onnx gradient", sizes, [values, _cast(wanted, dtypes)])
+    yield Found("onnx gradient", sizes, [values, [*map(_conjugate, _cast(wanted, dtypes))]])
+
+
+def _conjugate(array: Any) -> Any:
+    return np.conj(array) if np.iscomplexobj(array) else array
 
 
 def _carried_export(case: Case) -> jax.export.Exported:

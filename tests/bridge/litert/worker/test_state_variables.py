@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import bridge
-from bridge.litert.kept_probes import kept_probes
-from bridge.litert.runtime import Runtime
+from bridge.litert.litert_model import bind_signatures
+from bridge.litert.runtime import Runtime, compare_model
+from bridge.verifying.bound_trials import make_trials
 from tests.x64 import enable_x64
 from xla_call_module.errors import DtypeError, StructureError, UnsupportedError
 
@@ -127,24 +128,34 @@ def test_a_compiled_model_keeps_it_too(tmp_path):
     assert len(found) == len(calls)
 
 
-def test_steps_are_verified_one_after_the_other(path, tmp_path):
-    report = bridge.verify(path)
-    assert report.passed
-    titles = [(row.signature, row.inputs) for row in report.rows]
+@pytest.fixture(scope="module")
+def trials():
+    bound = bind_signatures(
+        FUNCTIONS, signatures=None, platform="cpu", order=0, inputs=None, outputs=None, **OPTIONS
+    )
+    return list(make_trials(bound))
+
+
+def test_steps_are_verified_one_after_the_other(path, trials, tmp_path, litert_process):
+    def problems(path):
+        rows = compare_model(str(path), trials, process=litert_process)
+        return [row.inputs for row in rows if row.problem]
+
+    assert [trial.step for trial in trials][:9] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    titles = [(trial.signature, trial.title) for trial in trials]
     assert ("train", "random, b=1, step 1") in titles
     assert ("predict", "random, b=17, step 8") in titles
+    assert not problems(path)
     first = np.float32(PARAMS["w"][0, 0]).tobytes()
     other = tmp_path / "other.tflite"
     content = path.read_bytes()
     assert content.count(PARAMS["w"].tobytes()) == 1
     at = content.index(PARAMS["w"].tobytes())
     other.write_bytes(content[:at] + np.float32(7).tobytes() + content[at + len(first) :])
-    assert not bridge.verify(other).passed
-    steps = [trial.step for trial in kept_probes(content, "it")]
-    assert steps[:9] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert problems(other)
 
 
-def test_a_model_that_forgets_is_refused(path, tmp_path):
+def test_a_model_that_forgets_is_refused(path, trials, tmp_path, litert_process):
     """The steps of one variable go to another one: only later steps can tell."""
     content = path.read_bytes()
     names = {name: content.count(name) for name in (b"\x01\x00\x00\x00w\x00",)}
@@ -155,7 +166,8 @@ def test_a_model_that_forgets_is_refused(path, tmp_path):
         changed[at + 4 : at + 5] = b"v"
         other = tmp_path / "forgets.tflite"
         other.write_bytes(changed)
-        assert not bridge.verify(other).passed
+        rows = compare_model(str(other), trials, process=litert_process)
+        assert any(row.problem for row in rows)
 
 
 def advanced(state):
@@ -278,7 +290,6 @@ def test_quantized_models_keep_it(quantize, tmp_path, litert_process):
     path = tmp_path / "model.tflite"
     calls = {"train": [GIVEN["train"]] * 3, "predict": [GIVEN["predict"]] * 3}
     bridge.save_litert(FUNCTIONS, path, quantize=quantize, calibration=calls, **options)
-    assert bridge.verify(path).passed
     with Runtime(path, process=litert_process) as runtime:
         before = runtime.run({"x": X}, signature="predict")["score"]
         runtime.run(GIVEN["train"], signature="train")

@@ -1,46 +1,31 @@
-"""A LiteRT model is run on probes, in a process of its own, and compared with JAX.
+"""Trials of bound calls: inputs of every kind, and what JAX computes of them.
 
-The probes are the trials of `bridge.verifying`, of order 0: inputs of every kind, and what JAX
-computes of them.
+They are of order 0: a bound call of a gradient has the cotangents among its inputs.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from bridge.core.probes import EDGES, GIVEN, HUGE, INF, RANDOM, SIZES, choose_sizes, draw
-from bridge.litert.lowering.storage_dtypes import at_boundary
-from bridge.litert.runtime import Runtime
-from bridge.litert.worker_process import LiteRTProcess
+from bridge.core.probes import EDGES, GIVEN, RANDOM, SIZES, choose_sizes, draw
 from bridge.loading.calling import call_flat
 from bridge.loading.exported_from_call import exported_from_call
 from bridge.loading.limited_calls import LimitedCalls, TimeLimitError
 from bridge.sources.bound_call import BoundCall
-from bridge.verifying.comparison import (
-    Tolerance,
-    describe_difference,
-    describe_overflow,
-    greatest_error,
-    has_infinity,
-    largest,
-)
 from bridge.verifying.trials import Trial
-from bridge.verifying.verification import VerifyRow
 from xla_call_module.analyses.dependence import narrowest_floats
 from xla_call_module.call import CallModule
 from xla_call_module.dtypes import Array
-from xla_call_module.errors import InteropError
 from xla_call_module.stablehlo.refining import accepts_sizes
 from xla_call_module.tracebacks import warn
 
-__all__ = ["compare_model", "given_trials", "make_trials", "run_trial"]
+__all__ = ["given_trials", "make_trials"]
 
 _Reference = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]
 
@@ -144,12 +129,12 @@ def _trial(
         signature=key,
         kind=kind,
         sizes=sizes,
-        inputs={name: at_boundary(array) for name, array in inputs.items()},
+        inputs=inputs,
         differentiated=(),
         variables=(),
         outputs=tuple(expected),
         cotangents=(),
-        expected=({name: at_boundary(array) for name, array in expected.items()},),
+        expected=(expected,),
         precisions=precisions,
         step=step,
     )
@@ -191,59 +176,3 @@ def _sizes_of(call: CallModule) -> list[dict[str, int]]:
         for wanted in SIZES
     ]
     return [sizes for n, sizes in enumerate(choices) if sizes not in choices[:n]]
-
-
-def compare_model(
-    model: bytes | str,
-    trials: Sequence[Trial],
-    tolerance: Tolerance | None = None,
-    *,
-    process: LiteRTProcess | None = None,
-) -> list[VerifyRow]:
-    """Return a row for each trial, of what LiteRT computes of it.
-
-    Args:
-        model: the model, or the path of its file.
-        trials: the trials.
-        tolerance: the allowed difference; by default the one of `bridge.verify`.
-        process: the process that runs it; by default one that ends afterwards.
-    """
-    allowed = tolerance or Tolerance()
-    with Runtime(model, process=process) as runtime:
-        return [_row(runtime, trial, allowed) for trial in trials]
-
-
-def run_trial(runtime: Runtime, trial: Trial) -> dict[str, Array]:
-    """Return the results of a trial; one that is no later step has the first values of variables.
-
-    Raises:
-        InteropError: the model does not run.
-    """
-    if trial.step <= 1 and runtime.contents.variables:
-        runtime.restart()
-    return runtime.run(trial.inputs, signature=trial.signature)
-
-
-def _row(runtime: Runtime, trial: Trial, tolerance: Tolerance) -> VerifyRow:
-    (expected,) = trial.expected
-    try:
-        results = run_trial(runtime, trial)
-    except InteropError as error:
-        return VerifyRow(trial.signature, trial.title, 0, math.inf, str(error))
-    scale = largest(trial.inputs.values())
-    is_overflowing = trial.kind in (HUGE, INF) or any(map(has_infinity, trial.inputs.values()))
-    problems, errors = [], [0.0]
-    for name, wanted in expected.items():
-        actual = np.asarray(results[name])
-        if trial.kind == HUGE:
-            difference = describe_overflow(actual, wanted)
-        else:
-            precisions = trial.precisions_of(0, name)
-            difference = describe_difference(
-                actual, wanted, tolerance, scale=scale, precisions=precisions
-            )
-        if difference is not None:
-            problems.append(f"{name} {difference}")
-        if actual.shape == wanted.shape and not is_overflowing:
-            errors.append(greatest_error(actual, wanted))
-    return VerifyRow(trial.signature, trial.title, 0, max(errors), "; ".join(problems))

@@ -1,0 +1,193 @@
+"""LiteRT models are verified when they are written, and again against what a SavedModel records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bridge
+from bridge.cli.main import main
+from bridge.verifying.trials import read_trials, write_trials
+from xla_call_module.errors import FormatError, StructureError, UnsupportedError
+
+interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+pytest.importorskip("litert_converter")
+PARAMS = {"w": np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3)}
+FUNCTIONS = {"one": lambda p, x: jnp.tanh(x @ p["w"]), "two": lambda p, x: x.sum() + p["w"].sum()}
+# bridge.save_litert(jnp.sin, path, args="f32[2]", tolerance=1e-3), when models kept their probes.
+WITH_PROBES = Path(__file__).with_name("model_with_probes.tflite")
+
+
+def recorded(folder, functions, **options):
+    """The SavedModel of functions, and what `verify` records of it."""
+    saved, record = folder / "saved", folder / "truth.npz"
+    bridge.save(functions, saved, **options)
+    assert bridge.verify(saved, record=record).passed
+    return saved, record
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("against")
+    saved, record = recorded(folder, FUNCTIONS, params=PARAMS, args="f32[b,5]")
+    bridge.save_litert(saved, folder / "model.tflite")
+    return folder / "model.tflite", record
+
+
+def damaged(path, folder):
+    """The file with another number in a weight."""
+    content = path.read_bytes()
+    weight = np.float32(PARAMS["w"][0, 0]).tobytes()
+    assert content.count(weight) > 0
+    other = folder / "other.tflite"
+    other.write_bytes(content.replace(weight, np.float32(7).tobytes()))
+    return other
+
+
+def test_a_model_is_compared_with_what_was_recorded(files, tmp_path, capsys):
+    path, record = files
+    report = bridge.verify(path, against=record)
+    assert report.passed
+    assert report.runtime.startswith("LiteRT 2")
+    rows = {(row.signature, row.inputs) for row in report.rows}
+    assert {("one", "random, b=17"), ("two", "inf, b=3")} <= rows
+    assert {row.order for row in report.rows} == {0}
+    other = damaged(path, tmp_path)
+    assert not bridge.verify(other, against=record).passed
+    assert bridge.verify(other, against=record, tolerance=(0.0, 99.0)).passed
+    assert not bridge.verify(path, against=record, tolerance=(0.0, 0.0)).passed
+    assert main(["verify", str(path), "--against", str(record)]) == 0
+    assert "comparisons with LiteRT 2" in capsys.readouterr().out
+
+
+def test_without_a_record_the_message_names_it(files, capsys):
+    path, record = files
+    with pytest.raises(StructureError, match=r"no results of JAX.*--against.*--record"):
+        bridge.verify(path)
+    assert main(["verify", str(path)]) == 2
+    assert "--against" in capsys.readouterr().err
+    for options in ({"quick": True}, {"record": record}, {"python": "python"}):
+        with pytest.raises(StructureError, match="pass against= alone"):
+            bridge.verify(path, **options)
+
+
+def test_a_model_of_some_signatures(files, tmp_path):
+    _, record = files
+    path = tmp_path / "two.tflite"
+    bridge.save_litert(FUNCTIONS["two"], path, params=PARAMS, args="f32[b,5]", signatures="two")
+    assert {row.signature for row in bridge.verify(path, against=record).rows} == {"two"}
+    bridge.save_litert(FUNCTIONS["two"], path, params=PARAMS, args="f32[b,5]", overwrite=True)
+    with pytest.raises(StructureError, match=r"are of one, two, and the file has .* serving_def"):
+        bridge.verify(path, against=record)
+    outputs = {"signatures": "two", "outputs": ["z"], "overwrite": True}
+    bridge.save_litert(FUNCTIONS["two"], path, params=PARAMS, args="f32[b,5]", **outputs)
+    (first, *_) = bridge.verify(path, against=record).rows
+    assert first.problem == "There is no output output_0; there are z."
+
+
+def test_dtypes_that_models_take_as_others(tmp_path):
+    def several(z, h, n):
+        return {"m": jnp.abs(z), "p": z + 2, "h": h + 1, "n": n + 1}
+
+    saved, record = recorded(tmp_path, several, args="c64[b,3], bf16[2], u8[2]")
+    bridge.save_litert(saved, tmp_path / "model.tflite")
+    report = bridge.verify(tmp_path / "model.tflite", against=record)
+    assert report.passed, [row for row in report.rows if row.problem]
+    (first, *_) = read_trials(record)
+    assert (first.inputs["h"].dtype.name, first.inputs["z"].shape) == ("bfloat16", (1, 3))
+
+
+def test_steps_follow_one_another(tmp_path):
+    def count(state, x):
+        return {"y": x * state["n"]}, {"n": state["n"] + 1}
+
+    options = {"params": {"n": np.float32(2)}, "args": "f32[3]", "updates": 1}
+    saved, record = recorded(tmp_path, count, **options)
+    bridge.save_litert(saved, tmp_path / "model.tflite")
+    report = bridge.verify(tmp_path / "model.tflite", against=record)
+    assert report.passed
+    assert [row.inputs for row in report.rows][:3] == [f"random, step {n}" for n in (1, 2, 3)]
+    # One that does not keep what it assigns is right in its first steps alone.
+    forgets = tmp_path / "forgets.tflite"
+    bridge.save_litert(lambda p, x: {"y": x * p["n"]}, forgets, **{**options, "updates": None})
+    problems = [bool(row.problem) for row in bridge.verify(forgets, against=record).rows]
+    assert problems[:3] == [False, True, True]
+
+
+def test_what_a_conversion_does_not_refuse_is_known(tmp_path, capsys):
+    """Products of complex numbers are sums of products of their parts."""
+    saved, record = recorded(tmp_path, lambda z: z * 2, args="c64[3]")
+    path = tmp_path / "model.tflite"
+    with pytest.warns(UserWarning, match="differs from JAX where inputs are inf"):
+        bridge.save_litert(saved, path)
+    report = bridge.verify(path, against=record)
+    assert report.passed
+    assert [row.inputs for row in report.rows if row.known] == ["nan", "inf"]
+    assert main(["verify", str(path), "--against", str(record)]) == 0
+    assert "As LiteRT 2" in (shown := capsys.readouterr().out)
+    assert "differ from JAX at NaN" in shown
+
+
+def test_half_precision_inside_of_float32(tmp_path):
+    def mixed(w, x):
+        return (x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)).astype(jnp.float32)
+
+    w = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
+    saved, record = recorded(tmp_path, mixed, params=w, args="f32[b,64]")
+    bridge.save_litert(saved, tmp_path / "mixed.tflite")
+    assert bridge.verify(tmp_path / "mixed.tflite", against=record).passed
+
+
+def test_a_tolerance_of_the_conversion(tmp_path):
+    options = {"params": PARAMS, "args": "f32[4,5]"}
+    with pytest.raises(UnsupportedError, match=r"rtol=0, atol=0.*tolerance= allows more"):
+        bridge.to_litert(FUNCTIONS["one"], tolerance=(0.0, 0.0), **options)
+    with pytest.raises(StructureError, match="tolerance= is for the comparison"):
+        bridge.to_litert(FUNCTIONS["one"], tolerance=0.1, verify=False, **options)
+    saved, path = str(tmp_path / "saved"), tmp_path / "model.tflite"
+    bridge.save(FUNCTIONS["one"], saved, **options)
+    assert main(["litert", saved, str(path), "--tolerance", "0.4,0.5"]) == 0
+    bridge.save_litert(FUNCTIONS["one"], path, tolerance=(0.4, 0.5), overwrite=True, **options)
+
+
+def test_a_model_has_no_test_data(files):
+    path, _ = files
+    assert b"jax_tf_bridge.probes" not in path.read_bytes()
+    bare = bridge.to_litert(jnp.sin, args="f32[2]")
+    assert len(bare) < WITH_PROBES.stat().st_size / 2
+    assert bare == bridge.to_litert(jnp.sin, args="f32[2]", verify=False)
+
+
+def test_an_older_model_has_probes_and_runs(tmp_path, capsys):
+    content = WITH_PROBES.read_bytes()
+    assert b"jax_tf_bridge.probes" in content
+    x = np.float32([1, 2])
+    run = interpreter.Interpreter(model_content=content).get_signature_runner()
+    np.testing.assert_allclose(run(x=x)["output_0"], np.sin(x), rtol=1e-6)
+    assert main(["run", str(WITH_PROBES), "--input", "x=[1, 2]"]) == 0
+    assert "output_0: float32[2]" in capsys.readouterr().out
+    assert [one.key for one in bridge.inspect(WITH_PROBES).graph.signatures] == ["serving_default"]
+    _, record = recorded(tmp_path, jnp.sin, args="f32[2]")
+    assert bridge.verify(WITH_PROBES, against=record).passed
+    with pytest.raises(StructureError, match="--against"):
+        bridge.verify(WITH_PROBES)
+
+
+def test_what_is_no_model_is_refused(files, tmp_path):
+    text = tmp_path / "text.tflite"
+    text.write_text("no model at all")
+    with pytest.raises(FormatError, match=r"text\.tflite cannot be read; it is no LiteRT model"):
+        bridge.verify(text, against=files[1])
+    with pytest.raises(FormatError, match="is not a file of trials"):
+        bridge.verify(files[0], against=text)
+    write_trials(tmp_path / "none.npz", [])
+    with pytest.raises(StructureError, match="are of no signature, and the file has"):
+        bridge.verify(files[0], against=tmp_path / "none.npz")
+
+
+def test_nothing_is_said_of_nan(recwarn):
+    bridge.to_litert(lambda x: jnp.maximum(x, 0).max(), args="f32[4,3]")
+    assert not [warning for warning in recwarn if "differs from JAX" in str(warning.message)]
