@@ -216,7 +216,7 @@ def _refusal(
     if found.is_gradient:
         what = f"The gradient of {inputs.get(found.index, call.args[found.index].path)}"
     else:
-        what = f"The output {outputs[found.index]}"
+        what = f"The output {outputs[found.index]} ({call.results[found.index].path})"
     spec = None if found.is_gradient else call.results[found.index]
     if spec is not None and not buckets.lead(spec):
         return StructureError(

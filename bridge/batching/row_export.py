@@ -59,6 +59,8 @@ def export_rows(
         with x64_if_needed(aval.dtype for aval in (*exported.in_avals, *exported.out_avals)):
             made = _export(exported, _flat(exported, function), symbol)
     except (ValueError, TypeError, NotImplementedError, IndexError) as error:
+        if function is not None:  # whose operations may be mapped where JAX lacks a rule
+            return export_rows(exported, None, symbol)
         raise StructureError(
             f"JAX cannot make jax.vmap of {exported.fun_name} for a batch of one, by which each "
             f"row is computed for itself: {error} To do: export a function that takes one, "

@@ -3,12 +3,15 @@
 It is compared with itself beside other rows, in one program, which must give the same bits, for
 values at the edges of their dtypes too; with the function of its rows, for an odd, an even and a
 large number of them, which must give the same numbers but for the rounding of another program; and
-so are its gradients with those of the rows alone.
+so are its gradients with those of fewer rows. Where it is called itself, and not the function of
+its rows, it is compared with itself for other places and another number of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +28,7 @@ from bridge.loading.calling import call_flat
 from bridge.loading.limited_calls import LimitedCalls, TimeLimitError, may_not_return
 from bridge.saving.processes import is_multi_process
 from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.dimensions import evaluate, symbols
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.stablehlo.bytecode import mentions
@@ -40,8 +44,10 @@ _MAX_ROWS = 160
 # Random numbers, some of which are beyond the thresholds that functions have.
 _LARGE, _LARGE_FACTOR = "large", 40
 # Positive numbers, for which the loops that people write end.
-_POSITIVE = "positive"
+_POSITIVE, _LARGE_POSITIVE = "positive", "large positive"
 _LOOP_SECONDS = 60.0
+# How long a loop over a batch may take, beside that of each row: these seconds, or so many times.
+_MIN_BATCH_SECONDS, _MAX_BATCH_RATIO = 10.0, 10.0
 # How far apart two programs of one function may round, relative to the largest number of a result:
 # this many units in the last place of its dtype.
 _MAX_UNITS = 1 << 12
@@ -53,8 +59,8 @@ class Candidate:
 
     Attributes:
         exported: the function.
-        rows: its function of rows; None where its batch has one size.
-        symbol: the dimension variable that is the batch, or the text of its one size.
+        rows: its function of rows, which is called instead; None where it is called itself.
+        symbol: the size of the batch, such as `b`, `3*b` or `8`.
         batches: the indices of the arguments whose rows are those of the batch.
         params: the first argument of the function, if it has parameters.
         keeps_chain: whether its gradients are tried, too.
@@ -74,7 +80,7 @@ class Difference:
 
     Attributes:
         index: that of the flat result; of a flat argument for its gradient.
-        consequence: what it depends on, as a part of a sentence after its name.
+        consequence: what is wrong, as a part of a sentence after its name.
         remedy: what to do.
         kind: the inputs for which it shows.
         is_gradient: whether it is the gradient of an argument.
@@ -87,18 +93,30 @@ class Difference:
     is_gradient: bool = False
 
 
-_OTHER_ROWS = "depends on the other rows of the batch"
-_FOR_OTHER_ROWS = (
-    "compute each row for itself, such as by jax.vmap of a function of one row; where it "
-    "normalizes over the batch, export the function as it is used after training"
+# The consequence and the remedy of each difference.
+_OF_OTHERS = (
+    "depends on the other rows of the batch",
+    (
+        "compute each row for itself, such as by jax.vmap of a function of one row; where it "
+        "normalizes over the batch, export the function as it is used after training"
+    ),
 )
-_NUMBER = "depends on the number of rows in the batch, or on the place of a row among them"
-_FOR_NUMBER = (
-    "pass what numbers the rows, or the keys of their noise, as an input with a row for each, such "
-    "as jax.random.split(key, rows), in the place of jnp.arange or one key for all rows"
+_OF_NUMBER = (
+    "depends on the number of rows in the batch, or on the place of a row among them",
+    (
+        "pass what numbers the rows, or the keys of their noise, as an input with a row for each, "
+        "such as jax.random.split(key, rows), in the place of jnp.arange or one key for all rows"
+    ),
 )
-_GRADIENT = "depends on rows that are added to the batch, and that no loss depends on"
-_FOR_GRADIENT = "give it a rule of gradients that computes each row for itself"
+_OF_END = (
+    "comes to no end for rows together, each of which does alone",
+    "have its loops change no row that alone would be done, as those of jax.vmap do",
+)
+_OF_GRADIENT = (
+    "depends on rows that are added to the batch, and that no loss depends on",
+    "give it a rule of gradients that computes each row for itself",
+)
+_Function = Callable[..., list[Any]]
 
 
 def try_rows(candidate: Candidate) -> tuple[Difference | None, str]:
@@ -142,6 +160,10 @@ def choose_others(
         return None
 
 
+class _EndlessError(Exception):
+    """A loop over a batch goes on, whose rows alone have ended."""
+
+
 class _Trial:
     """A function and that of its rows, with random inputs."""
 
@@ -150,11 +172,15 @@ class _Trial:
         self._params = [to_physical(leaf) for leaf in tree_util.tree_leaves(candidate.params)]
         require_own_runtime("whether each row of a batch is computed for itself")
         self._random = np.random.default_rng(_SEED)
+        self._names = symbols(candidate.symbol)
         self._is_loop = _may_not_end(call)
-        self._whole = self._function(candidate.exported)
-        self._rows = None if candidate.rows is None else self._function(candidate.rows)
+        rows, seconds = candidate.rows, _LOOP_SECONDS if self._is_loop else None
+        self._rows = None if rows is None else self._function(rows, seconds)
+        self._whole = self._function(candidate.exported, seconds)
+        if self._is_loop and self._rows is not None:
+            self._whole = self._after_rows(self._rows)
 
-    def _function(self, exported: export.Exported) -> Callable[..., list[Any]]:
+    def _function(self, exported: export.Exported, seconds: float | None) -> _Function:
         """Return a function of physical leaves that runs for a limited time."""
 
         def flat(*leaves: Any) -> list[Any]:
@@ -163,45 +189,67 @@ class _Trial:
             results = call_flat(exported)(*logical)
             return [None if result is None else to_physical(result) for result in results]
 
-        seconds = _LOOP_SECONDS if self._is_loop else None
         calls = LimitedCalls(flat, self._call, first_seconds=seconds)
         return lambda *leaves: [None if x is None else np.asarray(x) for x in calls(*leaves)]
 
+    def _after_rows(self, rows: _Function) -> _Function:
+        """Return the function, each call of which begins once its rows alone have ended."""
+        whole: _Function | None = None
+
+        def call(*leaves: Any) -> list[Any]:
+            nonlocal whole
+            began = time.monotonic()
+            rows(*leaves)
+            seconds = max(_MIN_BATCH_SECONDS, _MAX_BATCH_RATIO * (time.monotonic() - began))
+            whole = whole or self._function(self._candidate.exported, seconds)
+            try:
+                return whole(*leaves)
+            except TimeLimitError as error:
+                raise _EndlessError from error
+
+        return call
+
     def run(self) -> Difference | None:
         """Compare the results, and return the first that differs."""
+        try:
+            return next(self._differences(), None)
+        except _EndlessError:
+            return Difference(0, *_OF_END, _POSITIVE)
+
+    def _differences(self) -> Iterator[Difference]:
         trials = self._sizes()
-        if not trials:
-            return None
-        edges = (_POSITIVE,) if self._is_loop else (RANDOM, _LARGE, "zeros", HUGE, "nan", INF)
-        for kind in edges:
-            if (found := self._beside_others(self._draw(kind, trials[-1]), kind)) is not None:
-                return found
-        for sizes in trials if self._rows is not None else ():
-            kinds = (_POSITIVE if self._is_loop else RANDOM,)
-            if sizes is trials[0] and not self._is_loop:
-                kinds = (RANDOM, _LARGE, "zeros")
-            for kind in kinds:
-                if (found := self._by_rows(self._draw(kind, sizes), kind)) is not None:
-                    return found
-        if self._candidate.keeps_chain and not self._is_loop and len(trials) > 1:
-            return self._gradients(trials[:2])
-        return None
+        some = (_POSITIVE, _LARGE_POSITIVE) if self._is_loop else (RANDOM, _LARGE)
+        edges = () if self._is_loop else ("zeros", HUGE, "nan", INF)
+        for kind in (*some, *edges) if trials else ():
+            yield from self._beside_others(self._draw(kind, trials[-1]), kind)
+        for sizes in trials:
+            special = ("zeros", "nan", INF) if edges and sizes is trials[0] else ()
+            for kind in (*some, *special):
+                yield from self._in_other_ways(self._draw(kind, sizes), kind, trials, sizes)
+        if self._candidate.keeps_chain and edges and len(trials) > 1:
+            for kind in some:
+                yield from self._gradients(trials[:2], kind)
 
     def _sizes(self) -> list[dict[str, int]]:
         """Return sizes of all dimension variables, with different numbers of rows."""
-        call, symbol = self._call, self._candidate.symbol
-        others = [name for name in call.symbols if name != symbol]
-        if symbol not in call.symbols:
+        call = self._call
+        if len(self._names) != 1:
             sizes = choose_others(call, call.symbols, {})
             return [] if sizes is None else [sizes]
+        (name,) = self._names
+        others = [other for other in call.symbols if other != name]
+        rows = {
+            size: evaluate(self._candidate.symbol, {name: size}) or 0
+            for size in range(1, _MAX_ROWS)
+        }
         found: dict[int, dict[str, int]] = {}
-        for wanted in _ROWS:
-            for rows in sorted(range(1, _MAX_ROWS), key=lambda rows: abs(rows - wanted)):
-                chosen = choose_others(call, others, {symbol: rows})
-                if chosen is not None:
-                    found[rows] = {**chosen, symbol: rows}
+        # Where it is called itself, so it is for single rows.
+        for wanted in _ROWS if self._rows is not None else (1, *_ROWS):
+            for size in sorted(rows, key=lambda size: abs(rows[size] - wanted)):
+                if (chosen := choose_others(call, others, {name: size})) is not None:
+                    found[size] = {**chosen, name: size}
                     break
-        return [found[rows] for rows in sorted(found)]
+        return [sizes for _, sizes in sorted(found.items())]
 
     def _draw(self, kind: str, sizes: Mapping[str, int]) -> list[Any]:
         return [*self._params, *self._drawn(self._call.args[len(self._params) :], kind, sizes)]
@@ -209,77 +257,100 @@ class _Trial:
     def _drawn(
         self, specs: Sequence[TensorSpec], kind: str, sizes: Mapping[str, int]
     ) -> list[np.ndarray[Any, Any]]:
-        known = kind if kind not in (_LARGE, _POSITIVE) else RANDOM
-        leaves = [np.asarray(draw(spec, known, sizes, self._random)) for spec in specs]
-        numbers = [jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves]
-        if kind == _LARGE:
-            pairs = zip(leaves, numbers, strict=True)
-            return [(x * _LARGE_FACTOR).astype(x.dtype) if wide else x for x, wide in pairs]
-        if kind == _POSITIVE:
-            return [
-                x if x.dtype == bool or spec.element.startswith("key<")
-                else (abs(x) if wide else np.maximum(x, 1)).astype(x.dtype)
-                for x, wide, spec in zip(leaves, numbers, specs, strict=True)
-            ]  # fmt: skip
+        is_large = kind in (_LARGE, _LARGE_POSITIVE)
+        is_positive = kind in (_POSITIVE, _LARGE_POSITIVE)
+        known = RANDOM if is_large or is_positive else kind
+        leaves = []
+        for spec in specs:
+            leaf = np.asarray(draw(spec, known, sizes, self._random))
+            is_inexact = jnp.issubdtype(leaf.dtype, jnp.inexact)
+            if is_large and is_inexact:
+                leaf = (leaf * _LARGE_FACTOR).astype(leaf.dtype)
+            if is_positive and leaf.dtype != bool and not spec.element.startswith("key<"):
+                leaf = (abs(leaf) if is_inexact else np.maximum(leaf, 1)).astype(leaf.dtype)
+            leaves.append(leaf)
         return leaves
 
-    def _beside_others(self, leaves: list[Any], kind: str) -> Difference | None:
-        """Return the result of the last rows that the first ones change, in the same program."""
-        first = self._candidate.batches[0]
-        count = len(leaves[first])
-        if count < 2:
-            return None
+    def _beside_others(self, leaves: list[Any], kind: str) -> Iterator[Difference]:
+        """Yield the results of the last rows that the first ones change, in the same program."""
+        count = len(leaves[self._candidate.batches[0]])
         kept = min(count // 2 + 1, count - 1)  # the NaN of a draw is among those that change
-        others = list(leaves)
-        for index in self._candidate.batches:
-            batch = leaves[index]
-            others[index] = np.concatenate([np.repeat(batch[-1:], kept, 0), batch[kept:]])
-        one, other = self._whole(*leaves), self._whole(*others)
-        for index, (ours, theirs) in enumerate(zip(one, other, strict=True)):
-            if self._leads(index):
-                ours, theirs = ours[kept:], theirs[kept:]
-            if not are_close(ours, theirs, 0):
-                return Difference(index, _OTHER_ROWS, _FOR_OTHER_ROWS, kind)
-        return None
+        if kept < 1:
+            return
+        others = self._of_batches(
+            leaves, lambda x: np.concatenate([np.repeat(x[-1:], kept, 0), x[kept:]])
+        )
+        pair = self._whole(*leaves), self._whole(*others)
+        ours, theirs = (self._of_rows(results, lambda x: x[kept:]) for results in pair)
+        yield from self._compare(ours, theirs, kind, _OF_OTHERS, is_exact=True)
 
-    def _by_rows(self, leaves: list[Any], kind: str) -> Difference | None:
-        """Return the result that differs from that of the function of rows."""
-        assert self._rows is not None
-        pairs = zip(self._whole(*leaves), self._rows(*leaves), strict=True)
-        for index, (ours, theirs) in enumerate(pairs):
-            if not are_close(ours, theirs, _rounding(ours.dtype)):
-                return Difference(index, _NUMBER, _FOR_NUMBER, kind)
-        return None
+    def _in_other_ways(
+        self,
+        leaves: list[Any],
+        kind: str,
+        trials: Sequence[Mapping[str, int]],
+        sizes: Mapping[str, int],
+    ) -> Iterator[Difference]:
+        """Yield the results that the function of rows has not, or that places or sizes change."""
+        if self._rows is not None:
+            theirs = self._rows(*leaves)
+            yield from self._compare(self._whole(*leaves), theirs, kind, _OF_NUMBER)
+            return
+        results = self._whole(*leaves)
+        turned = self._whole(*self._of_batches(leaves, lambda x: np.roll(x, 1, 0)))
+        there = self._of_rows(results, lambda x: np.roll(x, 1, 0))
+        yield from self._compare(turned, there, kind, _OF_NUMBER)
+        for fewer in trials[: trials.index(sizes)]:
+            if all(fewer[name] == sizes[name] for name in sizes.keys() - self._names):
+                rows = slice(evaluate(self._candidate.symbol, fewer))
+                alone = self._whole(*self._of_batches(leaves, operator.itemgetter(rows)))
+                beside = self._of_rows(results, operator.itemgetter(rows))
+                yield from self._compare(beside, alone, kind, _OF_NUMBER)
 
-    def _gradients(self, trials: Sequence[Mapping[str, int]]) -> Difference | None:
-        """Return the gradient that rows change which are added, and no loss depends on."""
+    def _compare(
+        self,
+        ours: Sequence[Any],
+        theirs: Sequence[Any],
+        kind: str,
+        what: tuple[str, str],
+        *,
+        is_exact: bool = False,
+        is_gradient: bool = False,
+    ) -> Iterator[Difference]:
+        for index, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            rounding = 0 if is_exact or other is None else _rounding(other.dtype)
+            if other is not None and not are_close(one, other, rounding):
+                yield Difference(index, *what, kind, is_gradient)
+
+    def _gradients(self, trials: Sequence[Mapping[str, int]], kind: str) -> Iterator[Difference]:
+        """Yield the gradients that rows change which are added, and no loss depends on."""
         exported, symbol = self._candidate.exported.vjp(), self._candidate.symbol
         vjp = from_exported(exported, allow_flat_trees=True)
-        call, count = self._function(exported), len(self._call.args)
+        call, count = self._function(exported, None), len(self._call.args)
         fewer, more = (sizes[symbol] for sizes in trials)
-        arguments = self._draw(RANDOM, trials[0])
+        arguments = self._draw(kind, trials[0])
         cotangents = self._drawn(vjp.args[count:], RANDOM, trials[0])
-        leading = [
-            spec.shape[:1] == (symbol,) for spec in vjp.args[count:] if spec.shape is not None
-        ]
-        padded = [
-            np.concatenate([x, np.repeat(x[-1:], more - fewer, 0)])
-            if index in self._candidate.batches
-            else x
-            for index, x in enumerate(arguments)
-        ]
+        padded = self._of_batches(
+            arguments, lambda x: np.concatenate([x, np.repeat(x[-1:], more - fewer, 0)])
+        )
         zeros = [
-            np.concatenate([x, np.zeros((more - fewer, *x.shape[1:]), x.dtype)]) if leads else x
-            for x, leads in zip(cotangents, leading, strict=True)
+            np.concatenate([x, np.zeros((more - fewer, *x.shape[1:]), x.dtype)])
+            if spec.shape is not None and spec.shape[:1] == (symbol,)
+            else x
+            for x, spec in zip(cotangents, vjp.args[count:], strict=True)
         ]
-        pairs = zip(call(*arguments, *cotangents), call(*padded, *zeros), strict=True)
-        for index, (alone, ours) in enumerate(pairs):
-            if alone is None:
-                continue
-            beside = ours[:fewer] if index in self._candidate.batches else ours
-            if not are_close(beside, alone, _rounding(alone.dtype)):
-                return Difference(index, _GRADIENT, _FOR_GRADIENT, RANDOM, is_gradient=True)
-        return None
+        alone, beside = call(*arguments, *cotangents), call(*padded, *zeros)
+        cut = self._of_batches(beside, lambda x: None if x is None else x[:fewer])
+        yield from self._compare(cut, alone, kind, _OF_GRADIENT, is_gradient=True)
+
+    def _of_batches(self, leaves: Sequence[Any], change: Callable[[Any], Any]) -> list[Any]:
+        """Return arguments, or their gradients, of which those with rows are changed."""
+        batches = self._candidate.batches
+        return [change(x) if index in batches else x for index, x in enumerate(leaves)]
+
+    def _of_rows(self, results: Sequence[Any], change: Callable[[Any], Any]) -> list[Any]:
+        """Return results of which those with rows are changed."""
+        return [change(x) if self._leads(index) else x for index, x in enumerate(results)]
 
     def _leads(self, result: int) -> bool:
         shape = self._call.results[result].shape

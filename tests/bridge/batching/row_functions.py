@@ -120,6 +120,7 @@ ROW_BY_ROW = {
     "merged_heads": (merged_heads, "b, t, 8"),
     "heads_in_front": (heads_in_front, "b, t, 8"),
     "convolution": (convolution, "b, 8, 8, 3"),
+    "convolution_of_any_size": (convolution, "b, h, w, 3"),
     "recurrent": (recurrent, "b, 6, 3"),
     "recurrent_of_any_length": (recurrent, "b, t, 3"),
     "flax_network": (flax(Network(), (1, 8, 8, 3)), "b, 8, 8, 3"),
