@@ -214,7 +214,8 @@ class _Trial:
         try:
             return next(self._differences(), None)
         except _EndlessError:
-            return Difference(0, *_OF_END, _POSITIVE)
+            led = (index for index in range(len(self._call.results)) if self._leads(index))
+            return Difference(next(led, 0), *_OF_END, _POSITIVE)
 
     def _differences(self) -> Iterator[Difference]:
         trials = self._sizes()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import bridge
+from bridge.batching import trial
 from bridge.batching.batch_sizes import parse_buckets
 from bridge.batching.batches import BatchedSignature
 from xla_call_module.errors import DtypeError, StructureError
@@ -253,3 +254,15 @@ class TestRefused:
         call = batched(_draw, jax.random.key(0), NUMBER, shapes=(None, "b"))
         with pytest.raises(StructureError, match=r"the place of a row .*jax\.random\.split"):
             call([np.float32(1)], {"key": jax.random.key(3)})
+
+
+def test_a_function_that_cannot_be_tried(batched, monkeypatch):
+    """It ends for no number that is drawn; that is said once."""
+    monkeypatch.setattr(trial, "_LOOP_SECONDS", 3.0)
+    rise = jax.vmap(lambda r: jax.lax.while_loop(lambda v: v > 0, lambda v: v + 1, r))
+    with pytest.warns(UserWarning, match="without a gradient"):
+        call = batched(rise, NUMBER, shapes=("b",))
+    elements = [np.float32(-1), np.float32(-2)]
+    with pytest.warns(UserWarning, match=r"for itself was not tried: .*did not answer"):
+        assert call(elements) == [-1, -2]
+    assert call(elements) == [-1, -2]
