@@ -26,7 +26,7 @@ from jax.interpreters import ad
 from jax.sharding import NamedSharding
 
 from xla_call_module._jax import has_hlo_shardings
-from xla_call_module.errors import private_name
+from xla_call_module.errors import VersionError, private_name
 
 __all__ = [
     "allow_registration_of",
@@ -91,22 +91,26 @@ def user_locations() -> Iterator[None]:
     it decided of each. What other threads lower meanwhile lacks the frames, too. Without the gate
     modules are larger, and name the folder of this library. It can go when there is a public way.
     """
-    with private_name("locations without frames of this library", "jax"):
-        from jax._src import source_info_util as info
+    try:
+        with private_name("locations without frames of this library", "jax"):
+            from jax._src import source_info_util as info
 
-        excluded, decisions = info._exclude_paths, (info._exclude_path_regex, info.is_user_filename)
+            decisions = (info._exclude_path_regex, info.is_user_filename)
+            excluded, forget = info._exclude_paths, [each.cache_clear for each in decisions]
+    except VersionError:
+        excluded, forget = [], []
     root = Path(__file__).parents[2]
     folders = [f"{root / name}{os.sep}" for name in ("bridge", "xla_call_module")]
     excluded.extend(folders)
     try:
-        for decision in decisions:
-            decision.cache_clear()
+        for clear in forget:
+            clear()
         yield
     finally:
         for path in folders:
             excluded.remove(path)
-        for decision in decisions:
-            decision.cache_clear()
+        for clear in forget:
+            clear()
 
 
 def enable_x64(is_enabled: bool = True) -> AbstractContextManager[Any]:  # noqa: FBT001, FBT002
