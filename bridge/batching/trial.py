@@ -354,8 +354,8 @@ class _Trial:
         return [change(x) if self._leads(index) else x for index, x in enumerate(results)]
 
     def _leads(self, result: int) -> bool:
-        shape = self._call.results[result].shape
-        return bool(shape) and str(shape[0]) == self._candidate.symbol
+        shape = self._call.results[result].shape or ()
+        return [str(size) for size in shape[:1]] == [self._candidate.symbol]
 
 
 def _may_not_end(call: CallModule) -> bool:
