@@ -45,10 +45,11 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]
     by their names in the signature. The result is Beam's `PredictionResult`: the element, the
     result as a pytree of numpy arrays, and the folder of the model.
 
-    Each element of a batch must be independent of the others, since batches are padded. A function
-    whose operations do not show that is refused, except with `batch_buckets=(1,)`. Inputs that are
-    the same for all elements, without a batch dimension, are `RunInference(...,
-    inference_args={"temperature": 0.5})`, by their names in the signature.
+    Each element of a batch must be independent of the others, since batches are padded. That is
+    tried with random inputs before the first batch: a function whose rows depend on others, on
+    their number or their place is refused, except with `batch_buckets=(1,)`, and a warning says
+    where it cannot be tried. Inputs that are the same for all elements, without a batch dimension,
+    are `RunInference(..., inference_args={"temperature": 0.5})`, by their names in the signature.
 
     As with Beam's own handlers, elements with keys need `KeyedModelHandler(ModelHandler(...))`, and
     a running pipeline changes its model with `model_metadata_pcoll` or `watch_model_pattern` of

@@ -284,7 +284,8 @@ def save(
         )  # fmt: skip
         tree_util.tree_structure(traced.params)
     params, trainable, inputs = traced.params, traced.trainable, traced.inputs
-    exporteds = _by_signature(traced.exported)
+    given = _by_signature(traced.exported)
+    exporteds = _to_export(given, traced.function, batch_buckets)
     constants: dict[str, np.ndarray[Any, Any]] = {}
     chains: dict[str, Prepared] = {}
     graphs: dict[str, tuple[TensorFlowGraph, ...]] = {}
@@ -321,7 +322,7 @@ def save(
     if batch_buckets is not None:
         from bridge.batching.buckets import with_batch_buckets
 
-        signatures = with_batch_buckets(signatures, exporteds, batch_buckets, params)
+        signatures = with_batch_buckets(signatures, given, exporteds, batch_buckets, params)
     saved = SavedModel(
         signatures=signatures,
         variables=(*variables, *to_constants(constants)),
@@ -383,6 +384,18 @@ def _by_signature(
     if not exporteds:
         raise StructureError("model is an empty mapping; expected at least one signature.")
     return exporteds
+
+
+def _to_export(
+    given: Mapping[str, export.Exported], functions: Any, batch_buckets: Buckets | None
+) -> Mapping[str, export.Exported]:
+    """Return the functions that are written: those of rows where batches are padded."""
+    if batch_buckets is None:
+        return given
+    from bridge.batching.buckets import export_each_of_rows
+
+    by_key = functions if isinstance(functions, Mapping) else dict.fromkeys(given, functions)
+    return export_each_of_rows(given, by_key, batch_buckets)
 
 
 def _too_large(saved: SavedModel) -> StructureError:

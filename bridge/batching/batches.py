@@ -15,15 +15,14 @@ import numpy as np
 from jax import tree_util
 
 from bridge.batching.batch_sizes import parse_buckets
-from bridge.batching.rowwise.analysis import results_in_batches
-from bridge.batching.trial import are_close
+from bridge.batching.trial import Candidate, are_close, try_rows
 from bridge.core._jax import broken_size_constraint
 from bridge.core.keys import to_physical
 from bridge.core.trees import with_text_keys
 from bridge.loading.loaded import LoadedSignature
 from xla_call_module.dimensions import evaluate, symbols
 from xla_call_module.errors import StructureError
-from xla_call_module.exported import from_exported
+from xla_call_module.tracebacks import warn
 
 __all__ = ["BatchedSignature"]
 
@@ -42,8 +41,8 @@ _Kind = tuple[Any, ...]
 class BatchedSignature:
     """A function of one element, called for many of them at once.
 
-    Every row of a batch must be computed for itself, which the operations of the module must show,
-    and which is tried with the first batch: a batch is filled up with copies of its last element,
+    Every row of a batch must be computed for itself, which is tried with random ones before the
+    first batch, and with that batch: a batch is filled up with copies of its last element,
     whose results are dropped.
     """
 
@@ -150,28 +149,35 @@ class BatchedSignature:
         return batch[0]
 
     def _check_rows(self, batch: Any, shared: frozenset[str]) -> None:
-        """Refuse a function whose operations do not treat each row for itself; looked at once.
+        """Refuse a function that does not compute each row for itself; tried once.
 
         Raises:
-            StructureError: they do not, or that is not known.
+            StructureError: it does not.
+
+        Warns:
+            UserWarning: that was not tried, because the function does not run here.
         """
         if shared in self._shown:
             return
         signature, key = self._signature, self._signature.key
-        inputs = signature.binding.inputs
-        own = [index for name, index in inputs.items() if name not in shared]
-        call = from_exported(signature.exported, allow_flat_trees=True)
-        size = batch if isinstance(batch, int) else str(batch)
-        results = results_in_batches(call, size, own)
-        for name, index in signature.binding.outputs.items():
-            if (mixing := results[index].mixing) is not None:
-                raise StructureError(
-                    f"A row of the output {name} of {key} {mixing.consequence}: {mixing.text}. So "
-                    "results would depend on which elements happen to come together. To do: export "
-                    "a function that computes each row for itself, such as a network that does not "
-                    "normalize over the batch, or jax.vmap of a function of one row; or have it "
-                    "called for one element at a time, with batch_buckets=(1,)."
-                )
+        inputs, exported = signature.binding.inputs, signature.exported
+        own = tuple(index for name, index in inputs.items() if name not in shared)
+        candidate = Candidate(exported, None, str(batch), own, signature.params)
+        difference, reason = try_rows(candidate)
+        if difference is not None:
+            outputs = {index: name for name, index in signature.binding.outputs.items()}
+            raise StructureError(
+                f"A row of the output {outputs[difference.index]} of {key} "
+                f"{difference.consequence}, as JAX computes it of {difference.kind} inputs. So "
+                "results would depend on which elements happen to come together. To do: "
+                f"{difference.remedy}; or have it called for one element at a time, with "
+                "batch_buckets=(1,)."
+            )
+        if reason:
+            warn(
+                f"Whether {key} computes each row of a batch for itself was not tried: {reason} "
+                "To do: compare its results for single elements with those of batches."
+            )
         self._shown.add(shared)
 
     def _candidates(self, batch: Any) -> tuple[int, ...]:

@@ -1,16 +1,16 @@
-"""`batch_buckets=` of `save`: what may be padded without a change of the results."""
+"""`batch_buckets=` of `save`: functions of rows, whose batches may be padded."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax import export
 
 from bridge.batching.batch_sizes import Buckets, parse_buckets
-from bridge.batching.rowwise.analysis import results_in_batches
-from bridge.batching.trial import try_padding
+from bridge.batching.row_export import batch_symbol, export_rows
+from bridge.batching.trial import Candidate, Difference, choose_others, try_rows
 from savedmodel.model import BatchBuckets, Signature
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import symbols
@@ -19,12 +19,37 @@ from xla_call_module.exported import from_exported
 from xla_call_module.passes.asserting import with_note
 from xla_call_module.tracebacks import warn
 
-__all__ = ["with_batch_buckets"]
+__all__ = ["export_each_of_rows", "with_batch_buckets"]
+
+
+def export_each_of_rows(
+    exporteds: Mapping[str, export.Exported],
+    functions: Mapping[str, Callable[..., Any] | None],
+    batch_buckets: Buckets,
+) -> dict[str, export.Exported]:
+    """Return the functions, with those of rows in the place of each that is to be padded.
+
+    Args:
+        exporteds: the exported function of each signature, by its key.
+        functions: the same, as far as JAX can trace them again.
+        batch_buckets: sizes for all signatures, or by their keys.
+
+    Raises:
+        StructureError: a size is no batch size; a function takes no batch of one, or cannot be
+            mapped.
+    """
+    made = dict(exporteds)
+    for key in _by_key(batch_buckets, list(exporteds)):
+        # Where there is no batch, that is refused when the inputs have names.
+        if symbol := batch_symbol(exporteds[key]):
+            made[key] = export_rows(exporteds[key], functions.get(key), symbol)
+    return made
 
 
 def with_batch_buckets(
     signatures: Sequence[Signature],
-    exporteds: Mapping[str, export.Exported],
+    given: Mapping[str, export.Exported],
+    of_rows: Mapping[str, export.Exported],
     batch_buckets: Buckets,
     params: Any,
 ) -> tuple[Signature, ...]:
@@ -32,21 +57,24 @@ def with_batch_buckets(
 
     Args:
         signatures: the signatures of a file.
-        exporteds: the exported function of each signature, by its key.
+        given: the function of each signature as it was exported, by its key.
+        of_rows: those that `export_each_of_rows` made of them, which the signatures call.
         batch_buckets: sizes for all signatures, or by their keys.
         params: the first argument of each function, if the file has parameters.
 
     Raises:
         StructureError: a size is no batch size, or not what the function takes; the batch is not
-            the first dimension of inputs and outputs under one name; a result depends on the rows
-            that would be added.
+            the first dimension of inputs and outputs under one name; a function differs from that
+            of its rows.
 
     Warns:
         UserWarning: whether one does was not tried, because the function does not run here.
     """
     by_key = _by_key(batch_buckets, [signature.key for signature in signatures])
     return tuple(
-        _with_buckets(signature, exporteds[signature.key], by_key[signature.key], params)
+        _with_buckets(
+            signature, given[signature.key], of_rows[signature.key], by_key[signature.key], params
+        )
         if signature.key in by_key
         else signature
         for signature in signatures
@@ -65,9 +93,13 @@ def _by_key(batch_buckets: Any, keys: Sequence[str]) -> dict[str, tuple[int, ...
 
 
 def _with_buckets(
-    signature: Signature, exported: export.Exported, sizes: tuple[int, ...], params: Any
+    signature: Signature,
+    given: export.Exported,
+    rows: export.Exported,
+    sizes: tuple[int, ...],
+    params: Any,
 ) -> Signature:
-    call, key = from_exported(exported), signature.key
+    call, key = from_exported(given), signature.key
     if signature.assigned_variables:
         raise StructureError(
             f"{key} assigns its parameters, and the rows that batch_buckets adds to a batch would "
@@ -81,13 +113,9 @@ def _with_buckets(
         _check_dimensions(f"The input {inputs.get(index, spec.path)} of {key}", spec, buckets)
     for index, spec in enumerate(call.results):
         _check_dimensions(f"The output {outputs[index]} of {key}", spec, buckets)
-    _check_rows(signature, call, buckets)
-    reason = try_padding(signature, exported, call, buckets, params)
-    if reason:
-        warn(
-            f"Padded batches of {key} were not compared with unpadded ones: {reason} To do: "
-            "compare them where it runs.",
-        )
+    _check_sizes(key, call, buckets)
+    if sizes != (1,):
+        _check_rows(signature, given, rows, call, buckets, params)
     function = dataclasses.replace(signature.function, batch_buckets=buckets)
     if function.check is not None:
         # The assertions come after the padding, so that their numbers are not those of a request.
@@ -134,28 +162,71 @@ def _check_dimensions(what: str, spec: TensorSpec, buckets: BatchBuckets) -> Non
         )
 
 
-def _check_rows(signature: Signature, call: CallModule, buckets: BatchBuckets) -> None:
-    """Refuse a result of which the operations do not tell that each row is computed for itself.
+def _check_sizes(key: str, call: CallModule, buckets: BatchBuckets) -> None:
+    """Refuse a bucket that the function does not take.
 
     Raises:
-        StructureError: there is one.
+        StructureError: it has one.
     """
-    batches = [index for index, spec in enumerate(call.args) if buckets.lead(spec)]
-    results = results_in_batches(call, buckets.symbol, batches)
-    names = {index: name for name, index in signature.outputs.items()}
-    for index, (spec, value) in enumerate(zip(call.results, results, strict=True)):
-        if (mixing := value.mixing) is None:
-            continue
-        what = f"The output {names[index]} of {signature.key}"
-        if not buckets.lead(spec):
+    others = [name for name in call.symbols if name != buckets.symbol]
+    for size in buckets.sizes:
+        if choose_others(call, others, {buckets.symbol: size}) is None:
             raise StructureError(
-                f"{what} is {spec}, without the batch {buckets.symbol}, and is computed of it: "
-                f"added rows would count, since {mixing.text}. To do: return it for each row, or "
-                "leave it out, or leave batch_buckets out."
+                f"The function of {key} takes no batch of {size}: the constraints on its dimension "
+                f"variables exclude {buckets.symbol} = {size}. To do: leave {size} out of "
+                "batch_buckets, or export it with other constraints."
             )
-        raise StructureError(
-            f"{what} {mixing.consequence}: {mixing.text}. So padded batches could have wrong "
-            "results. To do: compute each row for itself, such as by jax.vmap of a function of one "
-            "row; where it normalizes over the batch, export the function as it is used after "
-            "training; or leave batch_buckets out."
+
+
+def _check_rows(
+    signature: Signature,
+    given: export.Exported,
+    rows: export.Exported,
+    call: CallModule,
+    buckets: BatchBuckets,
+    params: Any,
+) -> None:
+    """Refuse a function that is not that of its rows.
+
+    Raises:
+        StructureError: it is another one.
+
+    Warns:
+        UserWarning: that was not tried, because the function does not run here.
+    """
+    candidate = Candidate(
+        given, rows, buckets.symbol,
+        batches=tuple(index for index, spec in enumerate(call.args) if buckets.lead(spec)),
+        params=params, keeps_chain=rows is not given and len(signature.function.chain) > 1,
+    )  # fmt: skip
+    difference, reason = try_rows(candidate)
+    if difference is not None:
+        raise _refusal(signature, call, buckets, difference)
+    if reason:
+        warn(
+            f"Whether {signature.key} computes each row of a batch for itself, as what was written "
+            f"does, was not tried: {reason} To do: compare them where it runs.",
         )
+
+
+def _refusal(
+    signature: Signature, call: CallModule, buckets: BatchBuckets, found: Difference
+) -> StructureError:
+    outputs = {index: name for name, index in signature.outputs.items()}
+    inputs = {index: name for name, index in signature.inputs.items()}
+    if found.is_gradient:
+        what = f"The gradient of {inputs.get(found.index, call.args[found.index].path)}"
+    else:
+        what = f"The output {outputs[found.index]} ({call.results[found.index].path})"
+    spec = None if found.is_gradient else call.results[found.index]
+    if spec is not None and not buckets.lead(spec):
+        return StructureError(
+            f"{what} of {signature.key} is {spec}, without the batch {buckets.symbol}, and depends "
+            "on it: rows that are added to the batch would count in it. To do: return it for each "
+            "row, or leave it out, or leave batch_buckets out."
+        )
+    return StructureError(
+        f"{what} of {signature.key} {found.consequence}, as JAX computes it of {found.kind} "
+        f"inputs. So padded batches would have other results. To do: {found.remedy}; or leave "
+        "batch_buckets out."
+    )

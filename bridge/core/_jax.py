@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +27,7 @@ from jax.interpreters import ad
 from jax.sharding import NamedSharding
 
 from xla_call_module._jax import has_hlo_shardings
-from xla_call_module.errors import private_name
+from xla_call_module.errors import VersionError, private_name
 
 __all__ = [
     "allow_registration_of",
@@ -61,6 +63,7 @@ __all__ = [
     "transformation_query",
     "unfiltered_tracebacks",
     "unstable_calls",
+    "user_locations",
     "vary_together",
 ]
 
@@ -81,6 +84,36 @@ def unfiltered_tracebacks() -> Iterator[None]:
         yield
     finally:
         jax.config.update("jax_traceback_filtering", before)
+
+
+@contextmanager
+def user_locations() -> Iterator[None]:
+    """Return a context in which the locations of what is lowered have no frames of this library.
+
+    JAX leaves out the files that a private list has (jax/_src/source_info_util.py), and keeps what
+    it decided of each. What other threads lower meanwhile lacks the frames, too. Without the gate
+    modules are larger, and name the folder of this library. It can go when there is a public way.
+    """
+    try:
+        with private_name("locations without frames of this library", "jax"):
+            from jax._src import source_info_util as info
+
+            decisions = (info._exclude_path_regex, info.is_user_filename)
+            excluded, forget = info._exclude_paths, [each.cache_clear for each in decisions]
+    except VersionError:
+        excluded, forget = [], []
+    root = Path(__file__).parents[2]
+    folders = [f"{root / name}{os.sep}" for name in ("bridge", "xla_call_module")]
+    excluded.extend(folders)
+    try:
+        for clear in forget:
+            clear()
+        yield
+    finally:
+        for path in folders:
+            excluded.remove(path)
+        for clear in forget:
+            clear()
 
 
 def enable_x64(is_enabled: bool = True) -> AbstractContextManager[Any]:  # noqa: FBT001, FBT002

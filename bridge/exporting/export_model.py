@@ -37,12 +37,15 @@ class ExportedModel:
         params: the parameters; None where there are none.
         trainable: a bool, or a pytree like `params` with bools.
         inputs: the names for the inputs of the signature; None where nobody has given any.
+        function: the function as JAX can trace it again, or some by signature key; None for one
+            that came exported.
     """
 
     exported: export.Exported | Mapping[str, export.Exported]
     params: Any
     trainable: Any
     inputs: Any
+    function: Any = None
 
 
 def export_model(
@@ -121,7 +124,8 @@ def export_model(
     )
     if inputs is None and args is None:
         inputs = function.input_names
-    return ExportedModel(exported, function.params, function.select_trainable(trainable), inputs)
+    chosen_leaves = function.select_trainable(trainable)
+    return ExportedModel(exported, function.params, chosen_leaves, inputs, call)
 
 
 def _passed(function: ModelFunction, specs: Sequence[Any], by_name: Mapping[str, Any]) -> Passed:
@@ -162,7 +166,8 @@ def _export_each(
         for key, model in models.items()
     }
     names = named or None if inputs is None else inputs
-    return ExportedModel(exporteds, first.params, first.trainable, names)
+    functions = {key: model.function for key, model in traced.items()}
+    return ExportedModel(exporteds, first.params, first.trainable, names, functions)
 
 
 def _check_shared(key: str, params: Any, others: Any) -> None:

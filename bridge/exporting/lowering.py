@@ -18,6 +18,7 @@ from bridge.core._jax import (
     trace_with_symbolic_solves,
     traced_program,
     unstable_calls,
+    user_locations,
 )
 from bridge.core.explaining import calls_back, explain_tracing
 from bridge.exporting.call_check import Passed, check_call
@@ -124,7 +125,8 @@ def _export(
 
     def export_with(allowed: Sequence[DisabledCheck]) -> export.Exported:
         checks = to_jax_checks(allowed)
-        return export.export(fun, platforms=platforms, disabled_checks=checks)(*args, **kwargs)
+        with user_locations():
+            return export.export(fun, platforms=platforms, disabled_checks=checks)(*args, **kwargs)
 
     def again(error: ValueError) -> export.Exported:
         targets = [target for target, _ in unstable_calls(error) if is_portable(target)]
@@ -139,10 +141,11 @@ def _export(
         exported = again(error)
 
     def differentiate() -> export.Exported:
-        try:
-            return exported.vjp()
-        except ValueError as error:
-            return again(error).vjp()
+        with user_locations():
+            try:
+                return exported.vjp()
+            except ValueError as error:
+                return again(error).vjp()
 
     try:
         return replace_vjp(exported, differentiate, program=traced_program(exported))

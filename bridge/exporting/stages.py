@@ -28,7 +28,7 @@ from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
 from xla_call_module.stablehlo.modules import TensorType, read_main, serialize_module, traced_name
 from xla_call_module.tracebacks import api_boundary
 
-__all__ = ["export_stage", "exported_from_stage"]
+__all__ = ["export_stage", "exported_from_stage", "signature_of"]
 
 
 @api_boundary
@@ -150,27 +150,32 @@ def _function_of(traced: stages.Traced) -> Callable[..., Any]:
 
     function.__name__ = str(traced.fun_name)
     named: Any = function
-    named.__signature__ = _signature_of(traced)
+    known = traced.jaxpr.jaxpr.debug_info.arg_names or ()
+    named.__signature__ = signature_of(traced.args_info, known)
     return function
 
 
-def _signature_of(traced: stages.Traced) -> inspect.Signature:
-    """Return the parameters of the function that was traced, as far as its jaxpr names them.
+def signature_of(args_info: Any, names: Sequence[str]) -> inspect.Signature:
+    """Return the parameters of a function, as far as the names of its flat arguments tell them.
 
     JAX names what it exports by the signature.
+
+    Args:
+        args_info: the positional and keyword arguments, as pytrees.
+        names: such as `x` and `params['w']`; empty where none is known.
     """
-    args, kwargs = traced.args_info
-    names = _argument_names(traced)
+    args, kwargs = args_info
+    found = _argument_names(args_info, names)
     kinds: dict[str, Any] = {}
     for index, argument in enumerate(args):
-        name = names.get(index, "" if tree_util.tree_leaves(argument) else f"unnamed_{index}")
+        name = found.get(index, "" if tree_util.tree_leaves(argument) else f"unnamed_{index}")
         if not name.isidentifier() or name in kinds:
             rest = name.removesuffix("[0]")  # such as that of `*rest`
             name = rest if rest.isidentifier() and rest not in kinds else _free("args", kinds)
             kinds[name] = inspect.Parameter.VAR_POSITIONAL
             break
         kinds[name] = inspect.Parameter.POSITIONAL_ONLY
-    own = [key for key in kwargs if names.get(key) == key and key not in kinds]
+    own = [key for key in kwargs if found.get(key) == key and key not in kinds]
     kinds |= dict.fromkeys(own, inspect.Parameter.KEYWORD_ONLY)
     if len(own) < len(kwargs):
         kinds[_free("kwargs", kinds)] = inspect.Parameter.VAR_KEYWORD
@@ -181,14 +186,13 @@ def _free(name: str, taken: Container[str]) -> str:
     return next(n for count in itertools.count() if (n := name + "_" * count) not in taken)
 
 
-def _argument_names(traced: stages.Traced) -> dict[int | str, str]:
-    """Return the names that the jaxpr has for arguments, by their positions and keywords."""
-    leaves = tree_util.tree_leaves_with_path(traced.args_info)
-    known = traced.jaxpr.jaxpr.debug_info.arg_names
+def _argument_names(args_info: Any, flat: Sequence[str]) -> dict[int | str, str]:
+    """Return the names of arguments, by their positions and keywords."""
+    leaves = tree_util.tree_leaves_with_path(args_info)
     names: dict[int | str, str] = {}
-    if known is None or len(known) != len(leaves):
+    if len(flat) != len(leaves):
         return names
-    for (path, _), name in zip(leaves, known, strict=True):
+    for (path, _), name in zip(leaves, flat, strict=True):
         inner = tree_util.keystr(path[2:])
         key: Any = path[1]
         if name and name.endswith(inner):

@@ -27,7 +27,7 @@ from bridge.lifting import (
 from bridge.lifting.known_values import LiftedValue, as_array
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 
-__all__ = ["JAX_TABLE", "TENSORFLOW_TABLE", "LiftingTable"]
+__all__ = ["JAX_TABLE", "ROWS_TABLE", "TENSORFLOW_TABLE", "LiftingTable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,4 +84,9 @@ TENSORFLOW_TABLE = replace(
     JAX_TABLE,
     rules={**JAX_TABLE.rules, **random_primitives.MAPPED_RULES},
     custom_calls={**JAX_TABLE.custom_calls, **random_primitives.MAPPED_CUSTOM_CALLS},
+)
+# For a batch of one, which the constraints of the batch may exclude.
+ROWS_TABLE = replace(
+    TENSORFLOW_TABLE,
+    custom_calls={**TENSORFLOW_TABLE.custom_calls, **custom_call_primitives.WITHOUT_ASSERTIONS},
 )

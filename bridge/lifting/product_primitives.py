@@ -95,12 +95,20 @@ def _convolve(op: LiftedOperation, padding: Any) -> Any:
         axes = [specs[1][2 + axis] for axis in range(count) if reversal[axis] == "true"]
         kernel = lax.rev(kernel, axes) if axes else kernel
     ones = (1,) * count
+    dilation = op.integers("lhs_dilation", ones)
+    if not all(isinstance(size, int) for pair in padding for size in pair):
+        # A convolution of JAX takes no symbolic padding, and has no rule for mapping it.
+        edges = dict.fromkeys(specs[0][:2], (0, 0, 0))
+        for axis, (low, high), step in zip(specs[0][2:], padding, dilation, strict=True):
+            edges[axis] = (low, high, step - 1)
+        value = lax.pad(value, value.dtype.type(0), [edges[axis] for axis in range(value.ndim)])
+        padding, dilation = [(0, 0)] * count, ones
     return lax.conv_general_dilated(
         value,
         kernel,
         window_strides=op.integers("window_strides", ones),
         padding=padding,
-        lhs_dilation=op.integers("lhs_dilation", ones),
+        lhs_dilation=dilation,
         rhs_dilation=op.integers("rhs_dilation", ones),
         dimension_numbers=lax.ConvDimensionNumbers(*specs),
         feature_group_count=op.integer("feature_group_count", 1),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,9 @@ from xla_call_module.exported import from_exported
 from xla_call_module.mlir_files import with_signature
 from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
 from xla_call_module.symbolic_shapes import constraints_of, limited_steps, parse_shape
+
+if TYPE_CHECKING:
+    from bridge.lifting.lifting_table import LiftingTable
 
 __all__ = [
     "float0_zeros",
@@ -78,7 +81,11 @@ def lift_module(call: CallModule, mesh: Mesh | None = None) -> Callable[..., Any
 
 
 def lift_leaves(
-    exported: export.Exported, mesh: Mesh | AbstractMesh | None = None, *, name: str = ""
+    exported: export.Exported,
+    mesh: Mesh | AbstractMesh | None = None,
+    *,
+    name: str = "",
+    table: LiftingTable | None = None,
 ) -> Flat:
     """Return an `Exported` as a function of JAX of the leaves of its arguments.
 
@@ -86,11 +93,13 @@ def lift_leaves(
         exported: the function.
         mesh: the mesh that it is for; None for that of the export, on the devices of the arguments.
         name: the name of the function in messages; by default its own.
+        table: the rules of the translation; by default those of JAX.
 
     Raises:
         InteropError: it cannot be called as a module.
     """
     from bridge.lifting.lifted_function import lift_call
+    from bridge.lifting.lifting_table import JAX_TABLE
 
     with open_module(exported.mlir_module_serialized) as module:
         # What TensorFlow cannot call JAX may; what JAX cannot is refused where it is traced.
@@ -99,7 +108,7 @@ def lift_leaves(
         call = from_exported(
             exported, disabled_checks=checks, carried=False, module=module, narrow=True
         )
-    flat = lift_call(call, mesh)
+    flat = lift_call(call, mesh, table or JAX_TABLE)
     needed = None
     if mesh is None and exported.nr_devices > 1:
         needed = needed_devices(name or exported.fun_name, exported)

@@ -86,6 +86,7 @@ class LimitedCalls:
         call: CallModule,
         *,
         static_argnums: tuple[int, ...] = (),
+        first_seconds: float | None = None,
     ) -> None:
         """Take a function.
 
@@ -93,7 +94,9 @@ class LimitedCalls:
             function: a function of JAX.
             call: what it calls, which tells whether it may not return.
             static_argnums: the places of static arguments.
+            first_seconds: how long the first call may take, which compiles; by default ten minutes.
         """
+        self._first_seconds = first_seconds or MAX_SECONDS
         self._function = function
         self._compiled = compile_strictly(function, static_argnums)
         self._process = _JaxProcess(seconds=MAX_SECONDS) if may_not_return(call) else None
@@ -157,7 +160,7 @@ class LimitedCalls:
     ) -> list[np.ndarray[Any, Any]]:
         process.start()
         is_new = (number, process.starts) not in self._loaded
-        seconds = MAX_SECONDS if is_new else max(MIN_SECONDS, MAX_RATIO * self._longest)
+        seconds = self._first_seconds if is_new else max(MIN_SECONDS, MAX_RATIO * self._longest)
         began = time.monotonic()
         try:
             if is_new:

@@ -41,7 +41,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "core_ops lifting.derivatives",
         "lifting",
         "core_ops.decompositions",
-        "batching.rowwise calling_tf litert.lowering litert.worker loading onnx.graph",
+        "calling_tf litert.lowering litert.worker loading onnx.graph",
         "exporting tf_operations",
         "chains inspecting",
         "call_tf converting load onnx.rules retarget saving sources",

@@ -26,7 +26,6 @@ from tests.policy.source import Module, parse_module, read_modules
 # all targets that are graphs (`bridge.core_ops`); no module goes through those of two targets.
 KINDS: Mapping[str, frozenset[str]] = {
     "meaning": frozenset({
-        "bridge.batching.rowwise",  # which values belong to one row of a batch
         "bridge.lifting",
         "bridge.lifting.derivatives",
         "xla_call_module.stablehlo",  # the values of constants

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import bridge
+from bridge.batching import trial
 from bridge.batching.batch_sizes import parse_buckets
 from bridge.batching.batches import BatchedSignature
 from xla_call_module.errors import DtypeError, StructureError
@@ -82,6 +83,7 @@ class TestSizes:
     def test_any_number_of_elements(self, batched, options, sizes):
         weights = np.eye(2, dtype=np.float32) * 3
         call = batched(lambda w, x: x @ w, ROW, shapes=("b, 2",), params=weights, **options)
+        assert call([]) == []  # tries whether each row is computed for itself
         with _compilations() as compiled:
             for count in range(21):
                 rows = _rows(count)
@@ -236,7 +238,7 @@ class TestRefused:
     )
     def test_what_no_batch_has_shown(self, batched, function):
         call = batched(function, NUMBER, shapes=("b",))
-        with pytest.raises(StructureError, match=r"depends on the .*test_batches.*_buckets=\(1,\)"):
+        with pytest.raises(StructureError, match=r"depends on the .*inputs.*_buckets=\(1,\)"):
             call([np.float32(1)])
 
     def test_one_element_at_a_time(self, batched):
@@ -250,8 +252,17 @@ class TestRefused:
 
     def test_a_function_in_which_places_count(self, batched):
         call = batched(_draw, jax.random.key(0), NUMBER, shapes=(None, "b"))
-        key = jax.random.key(3)
-        for shifts in ((1, 1, 1), (1, 2, 3)):
-            got = call([np.float32(shift) for shift in shifts], {"key": key})
-            want = jax.random.uniform(key, (4,))[:3] + np.array(shifts)
-            np.testing.assert_allclose(got, want, rtol=1e-6)
+        with pytest.raises(StructureError, match=r"the place of a row .*jax\.random\.split"):
+            call([np.float32(1)], {"key": jax.random.key(3)})
+
+
+def test_a_function_that_cannot_be_tried(batched, monkeypatch):
+    """It ends for no number that is drawn; that is said once."""
+    monkeypatch.setattr(trial, "_LOOP_SECONDS", 3.0)
+    rise = jax.vmap(lambda r: jax.lax.while_loop(lambda v: v > 0, lambda v: v + 1, r))
+    with pytest.warns(UserWarning, match="without a gradient"):
+        call = batched(rise, NUMBER, shapes=("b",))
+    elements = [np.float32(-1), np.float32(-2)]
+    with pytest.warns(UserWarning, match=r"for itself was not tried: .*did not answer"):
+        assert call(elements) == [-1, -2]
+    assert call(elements) == [-1, -2]

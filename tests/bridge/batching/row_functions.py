@@ -211,15 +211,10 @@ ROW_BY_ROW = {
         jax.vmap(lambda k, x: random.gamma(random.wrap_key_data(k), jnp.abs(x) + 1)),
         "uint32[b, 2]", "b",
     ),
-    "noise_by_place": (lambda x: x + random.uniform(random.key(0), x.shape), "b, 3"),
-    "place": (lambda x: x + own(x)[:, None], "b, 3"),
     "one_after_another": (lambda x: lax.map(lambda r: jnp.sort(r) + r.sum(), x), "b, 3"),
     "one_after_another_with_a_loop": (
         lambda x: lax.map(lambda r: lax.while_loop(lambda v: v[0] < 9, lambda v: v + 1, r), x),
         "b, 3",
-    ),
-    "one_after_another_with_a_count": (
-        lambda x: lax.scan(lambda k, r: (k + 1, r * k), 0, x)[1], "b, 3"
     ),
     "bits": (lambda x: lax.bitcast_convert_type(x, jnp.uint8), "b, 3"),
     "constants": (lambda x: {"rows": x, "none": jnp.ones(3)}, "b, 3"),
@@ -275,6 +270,11 @@ def convolved(x):
 
 
 ACROSS_ROWS = {
+    "noise_by_place": (lambda x: x + random.uniform(random.key(0), x.shape), "b, 3"),
+    "place": (lambda x: x + own(x)[:, None], "b, 3"),
+    "one_after_another_with_a_count": (
+        lambda x: lax.scan(lambda k, r: (k + 1, r * k), 0, x)[1], "b, 3"
+    ),
     "size_parity": (lambda x: x + x.shape[0] % 2, "b, 3"),
     "size": (lambda x: x / x.shape[0], "b, 3"),
     "size_compared": (lambda x: x * (own(x)[-1] > 6), "b, 3"),
@@ -362,8 +362,6 @@ ROW_STEPS = {
     "looked_up": lambda x: jnp.take_along_axis(x, jnp.argsort(x, 1), 1),
     "own": lambda x: x[own(x), x.argmax(1)][:, None] + x,
     "set": lambda x: x.at[own(x), 1].set(0.5),
-    "place": lambda x: x + own(x)[:, None] % 3,
-    "noise": lambda x: x + random.uniform(random.key(0), x.shape),
     "mapped": lambda x: lax.map(lambda r: r - r.mean(), x),
     "scanned": lambda x: lax.scan(lambda c, t: (c + t, c), jnp.zeros(x.shape[0]), x.T)[1].T,
     "looped": jax.vmap(lambda r: lax.while_loop(lambda v: v.sum() < 9, lambda v: v + 1, r)),
@@ -371,6 +369,8 @@ ROW_STEPS = {
     "joined": lambda x: jnp.concatenate([x[:, 2:], x[:, :2]], 1),
 }  # fmt: skip
 MIXING_STEPS = {
+    "place": lambda x: x + own(x)[:, None] % 3,
+    "noise": lambda x: x + random.uniform(random.key(0), x.shape),
     "parity": lambda x: x + x.shape[0] % 2,
     "mean": lambda x: x - x.mean(0),
     "extremes": lambda x: jnp.where(x.max() > 50, x - x.mean(0), x),
