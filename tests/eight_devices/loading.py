@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 import bridge
+import savedmodel
 from bridge.core._jax import replace_shardings
 from bridge.meshes import mesh_of, shards_of, to_svg, to_text
 from tests.jax_versions import KEEPS_NAMES_OF_AXES
@@ -133,6 +134,24 @@ def test_gradients(model, exported):
     expected = (2 * (tanh + b) * (1 - tanh**2)) @ w.T
     bound = 16 * np.finfo("float32").epsneg * (2 * np.abs(tanh + b)) @ np.abs(w).T
     assert np.all(np.abs(by_x - expected) <= bound)
+
+
+@pytest.mark.parametrize("is_artifact", [False, True])
+@pytest.mark.parametrize("kind", [AUTO, EXPLICIT])
+def test_residuals(kind, is_artifact, tmp_path):
+    """Both passes are for the mesh, and so is the VJP that is made of them again."""
+    one = export(kind=kind)
+    if is_artifact:
+        one = jax.export.deserialize(one.serialize(vjp_order=1))
+    bridge.save(one, tmp_path / "m", params=PARAMS, residuals=True)
+    forward, backward = savedmodel.read(tmp_path / "m").default.function.chain
+    assert forward.residual_results == backward.residual_args > 0
+    assert all(spec.sharding is not None for spec in backward.results)
+    found = bridge.load(tmp_path / "m", mesh=make((4, 2)))
+    assert_right(found(X))
+    by_x = jax.grad(lambda x: jnp.sum(found(x) ** 2))(jnp.asarray(X))
+    expected = jax.grad(lambda x: jnp.sum(function(PARAMS, x) ** 2))(jnp.asarray(X))
+    np.testing.assert_allclose(by_x, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_gradients_of_the_second_order(saved, tmp_path, exported):

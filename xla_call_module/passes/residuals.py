@@ -111,19 +111,16 @@ def _write_main(
     Returns:
         The arguments that the function takes.
     """
-    sources = dict[int, tuple[Any, Any]]()
+    sources = dict[int, Any]()
     for main, numbers in zip(mains, indices, strict=True):
-        arguments = main.regions[0].blocks[0].arguments
-        for number, argument, attributes in zip(
-            numbers, arguments, main.attributes["arg_attrs"], strict=True
-        ):
-            sources.setdefault(number, (argument.type, attributes))
+        for number, argument in zip(numbers, main.regions[0].blocks[0].arguments, strict=True):
+            sources.setdefault(number, argument)
     taken = sorted(number for number in sources if number < count)
     forward, backward = mains
     with module.context, backward.location:
-        types = [sources[number][0] for number in taken]
+        types = [sources[number].type for number in taken]
         main = new_function(module, "main", types, backward.type.results, visibility="public")
-        main.attributes["arg_attrs"] = ir.ArrayAttr.get([sources[n][1] for n in taken])
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get([_attributes_of(sources[n]) for n in taken])
         if "res_attrs" in backward.attributes:
             main.attributes["res_attrs"] = backward.attributes["res_attrs"]
         with ir.InsertionPoint(main.add_entry_block()):
@@ -134,6 +131,14 @@ def _write_main(
             given = [_converted(values[number], kind) for number, kind in inputs]
             func.ReturnOp(func.CallOp(backward, given).results)
     return tuple(number for number in taken if number != _PLATFORM_INDEX)
+
+
+def _attributes_of(argument: Any) -> Any:
+    """Return the attributes of a function's argument, such as its sharding."""
+    attributes = argument.owner.owner.attributes
+    if "arg_attrs" not in attributes:
+        return ir.DictAttr.get({})
+    return ir.ArrayAttr(attributes["arg_attrs"])[argument.arg_number]
 
 
 def _converted(value: Any, kind: Any) -> Any:

@@ -15,7 +15,9 @@ from jax import export as jax_export
 import bridge
 from bridge.chains.orders import ChainOptions
 from bridge.chains.residuals import split_at_residuals
+from tests.work import times_called
 from tests.x64 import enable_x64
+from xla_call_module._jax import parse_artifact, serialize_artifact
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.passes.module_pass import open_pair, run_passes
@@ -197,6 +199,19 @@ def test_a_platform_index_of_other_bits_in_the_vjp(wide):
     with open_pair(forward, backward) as pair:
         joined = join_residuals(*pair).serialized()
     assert_close(run(joined, [W, X, cotangent]), pulled)
+
+
+def test_each_pass_is_parsed_and_serialized_once():
+    exported = export(constant, "4")
+    vjp = exported.vjp()
+    calls = from_exported(exported), from_exported(vjp)
+    passes = split_at_residuals(exported, vjp, *calls, ChainOptions())
+
+    def work():
+        return prepare_chain(passes, Target(hoist_from=100))
+
+    assert work().calls[0].hoisted == work().calls[1].hoisted != ()
+    assert [times_called(f, work) for f in (parse_artifact, serialize_artifact)] == [2, 2]
 
 
 @pytest.mark.parametrize("source", SOURCES)

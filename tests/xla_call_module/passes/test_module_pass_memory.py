@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 from jax.extend.mlir import ir
 
+from bridge.chains.orders import ChainOptions
+from bridge.chains.residuals import split_at_residuals
 from xla_call_module.exported import from_exported
 from xla_call_module.passes.constants import hoist_constants
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.locations import DROP_LOCATIONS
-from xla_call_module.passes.module_pass import run_passes
+from xla_call_module.passes.module_pass import open_pair, run_passes
 from xla_call_module.passes.pipeline import Target, prepare_chain, retarget
+from xla_call_module.passes.residuals import join_residuals
 
 TABLE = np.linspace(0, 1, 9, dtype=np.float32).reshape(3, 3)
 
@@ -25,14 +28,23 @@ def exported():
     )
 
 
+def _join(exported):
+    vjp = exported.vjp()
+    calls = from_exported(exported), from_exported(vjp)
+    passes = split_at_residuals(exported, vjp, *calls, ChainOptions())
+    with open_pair(*prepare_chain(passes, Target()).calls) as pair:
+        join_residuals(*pair)
+
+
 PASSES = {
     "from_exported": from_exported,
     "hoist_constants": lambda exported: run_passes(from_exported(exported), [hoist_constants(8)]),
     "lower_linalg": lambda exported: run_passes(from_exported(exported), [lower_linalg()]),
     "retarget": lambda exported: retarget(from_exported(exported), "2.16"),
     "prepare_chain": lambda exported: prepare_chain(
-        [from_exported(exported), from_exported(exported.vjp())], Target(), residuals=True
+        [from_exported(exported), from_exported(exported.vjp())], Target()
     ),
+    "residuals": _join,
     "strip_locations": lambda exported: run_passes(from_exported(exported), [DROP_LOCATIONS]),
 }
 

@@ -22,7 +22,6 @@ from xla_call_module.passes.pipeline import (
     Target,
     passes_for,
     prepare,
-    prepare_chain,
 )
 from xla_call_module.versions import OLDEST, RELEASES
 
@@ -104,16 +103,6 @@ def test_one_parse_and_one_serialization(release):
     assert _work(lambda: prepare(call, target)) == (1, 1)
     assert prepared.calls[0].platforms == ("cuda",)
     assert [value.shape for value in prepared.constants.values()] == [TABLE.shape]
-
-
-def test_two_passes_with_residuals_are_parsed_once_each():
-    function = jax.jit(lambda x: jnp.sin(jnp.sin(x @ TABLE)))
-    whole = export.export(function)(X)
-    calls = [from_exported(whole), from_exported(whole.vjp())]
-    target = Target(hoist_from=100)
-    forward, backward = prepare_chain(calls, target, residuals=True).calls
-    assert _work(lambda: prepare_chain(calls, target, residuals=True)) == (2, 2)
-    assert forward.residual_results == backward.residual_args > 0
 
 
 def test_nothing_is_parsed_where_nothing_is_to_be_done():
