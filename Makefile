@@ -76,6 +76,7 @@ jax: $(READY)test-jax  ## The tests that need no TensorFlow, with the newest Pyt
 check: $(READY)test  ## Format, lint, types and the rules of the house
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/policy
 	@$(BIN)/python -m tests.policy.house_rules

@@ -1,48 +1,11 @@
-"""A format of files is looked up: no verb, no command and no writer imports the room of one."""
+"""A format of files is looked up."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-import pytest
-
-from tests.policy.imports import imports_of, is_within
-from tests.policy.source import ROOT, read_modules, write_tree
-
-# The rooms of targets, each with a line in `bridge.formats.format_registry.FORMATS`.
-TARGETS = ("bridge.litert", "bridge.onnx")
-PUBLIC_NAMES = "bridge"
-
-
-def _imports_of_targets(modules):
-    """The imports of a target's room from outside of it, lazy ones and those for types included."""
-    return [
-        f"{found.where}: {found.name}"
-        for module in modules
-        if not any(is_within(module.name, target) for target in TARGETS)
-        if module.name != PUBLIC_NAMES
-        for found in imports_of(module)
-        if any(is_within(found.name, target) for target in TARGETS)
-    ]
-
-
-def test_no_room_imports_that_of_a_target():
-    assert _imports_of_targets(read_modules()) == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import bridge.onnx.onnx_report",
-        "def lazy():\n    from bridge.litert.runtime import describe",
-        "import importlib\nimportlib.import_module('bridge.onnx.conversion')",
-    ],
-    ids=["top", "lazy", "computed"],
-)
-def test_an_import_of_a_target_is_found(tmp_path, text):
-    files = {"bridge/cli/main.py": text, "bridge/cli/__init__.py": ""}
-    assert len(_imports_of_targets(write_tree(tmp_path, files))) == 1
+from tests.policy.source import ROOT
 
 
 def test_a_format_is_one_line_of_the_registry(tmp_path):
