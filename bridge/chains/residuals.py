@@ -242,7 +242,8 @@ def _identity(atom: Any) -> Hashable:
     """Return what is equal for the same values; that of Python's zeros is so for -0.0, too."""
     if isinstance(atom, core.Literal):
         return str(atom.aval), np.asarray(atom.val).tobytes()
-    return atom
+    variable: Hashable = atom
+    return variable
 
 
 def _computed_again(residuals: Sequence[Any], makers: Mapping[Any, Any]) -> set[Any]:

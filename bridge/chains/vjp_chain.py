@@ -77,7 +77,7 @@ def build_chain(
     passes: tuple[UnparsedCall, ...] = ()
     if options.residuals and len(orders) > 1:
         pair = [to_call(*order).make(None) for order in zip(orders[:2], changes, strict=False)]
-        passes = split_at_residuals(*orders[:2], *pair, options)
+        passes = split_at_residuals(orders[0], orders[1], pair[0], pair[1], options)
         del orders[:2]
     rest = (to_call(orders.pop(0), change) for change in changes[len(passes) :])
     calls: Iterable[UnparsedCall] = itertools.chain(passes, rest)

@@ -159,7 +159,8 @@ def _reciprocal(divisor: Value) -> Value | None:
 
 
 def _are_normal(array: Any) -> bool:
-    return bool(np.all(np.abs(array) >= ml_dtypes.finfo(array.dtype).tiny))
+    limits: Any = ml_dtypes.finfo(array.dtype)  # type: ignore[no-untyped-call]
+    return bool(np.all(np.abs(array) >= limits.tiny))
 
 
 def _remainder(graph: Graph, op: Operation) -> Value:

@@ -125,11 +125,11 @@ def _write_main(
             main.attributes["res_attrs"] = backward.attributes["res_attrs"]
         with ir.InsertionPoint(main.add_entry_block()):
             values = dict(zip(taken, main.arguments, strict=True))
-            results = func.CallOp(forward, [values[number] for number in indices[0]]).results
-            values.update(enumerate(list(results)[len(results) - residuals :], count))
+            results = _call(forward, [values[number] for number in indices[0]])
+            values.update(enumerate(results[len(results) - residuals :], count))
             inputs = zip(indices[1], backward.type.inputs, strict=True)
             given = [_converted(values[number], kind) for number, kind in inputs]
-            func.ReturnOp(func.CallOp(backward, given).results)
+            func.ReturnOp(_call(backward, given))
     return tuple(number for number in taken if number != _PLATFORM_INDEX)
 
 
@@ -139,6 +139,11 @@ def _attributes_of(argument: Any) -> Any:
     if "arg_attrs" not in attributes:
         return ir.DictAttr.get({})
     return ir.ArrayAttr(attributes["arg_attrs"])[argument.arg_number]
+
+
+def _call(function: Any, operands: list[Any]) -> list[Any]:
+    symbol = ir.FlatSymbolRefAttr.get(function.name.value)
+    return list(func.CallOp(function.type.results, symbol, operands).results)
 
 
 def _converted(value: Any, kind: Any) -> Any:
