@@ -72,6 +72,7 @@ def convert(
             on, each order is exported when a `tf.function` is traced.
         residuals: whether the function keeps the intermediate values that its gradient needs,
             instead of computing the forward pass again: less time, more memory, the same results.
+            They are what `jax.vjp` keeps, so `jax.checkpoint` says what is not kept.
         hoist_constants: the number of bytes from which on an array that `fun` closes over is kept
             once, outside of the modules of the function and its gradients, where it would cost time
             at each eager call; None for never.

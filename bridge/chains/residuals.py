@@ -1,9 +1,9 @@
 """A function and its VJP as a forward pass that returns residuals, and a backward pass.
 
-Of a function that was traced in this process the residuals are those that `jax.vjp` keeps, so that
-`jax.checkpoint` says which. An artifact has lost the rules that somebody wrote for its derivatives
+The residuals of a function that this process has traced are what `jax.vjp` keeps, so
+`jax.checkpoint` decides. An artifact has lost the rules that somebody wrote for its derivatives
 (`jax.custom_vjp`), but its VJP was made by them: what of the VJP needs no cotangent belongs to the
-forward pass. Nothing assumes that cotangents are used linearly, as such a rule may clip them.
+forward pass. It is not linearized, since such a rule may do more with a cotangent than multiply.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from bridge.core._jax import (
 )
 from bridge.core.narrowing import x64_if_needed
 from bridge.exporting.lowering import export_for
+from bridge.loading.derivative_primitives import cause_of
 from bridge.loading.exported_on_mesh import mesh_at_export, shardings_on
 from bridge.loading.lifted_exported import lift_leaves, symbolic_specs
 from xla_call_module.call import CallModule, TensorSpec, read_artifact_version
 from xla_call_module.checks import parse_checks
 from xla_call_module.dtypes import DTYPES
+from xla_call_module.errors import UnsupportedError
 from xla_call_module.exported import from_exported
 from xla_call_module.passes.module_pass import UnparsedCall
 from xla_call_module.stablehlo.common_subexpressions import merge_equal
@@ -74,8 +76,7 @@ def split_at_residuals(
         the same as its last arguments. What each of them computes is the same.
 
     Raises:
-        UnsupportedError: it is an artifact with an operation that cannot be lifted, or one for
-            several devices.
+        UnsupportedError: it is an artifact with an operation that cannot be lifted.
     """
     program, count = traced_program(exported), len(exported.in_avals)
     with x64_if_needed(aval.dtype for aval in (*exported.in_avals, *exported.out_avals)):
@@ -139,8 +140,16 @@ def _lift(
     mesh = mesh_at_export(exported) if exported.nr_devices > 1 else None
     function, pull_back = lift_leaves(exported, mesh), lift_leaves(vjp, mesh)
     specs, count = symbolic_specs(exported, vjp.in_avals), len(exported.in_avals)
-    lifted = jax.make_jaxpr(lambda *values: (*function(*values[:count]), *pull_back(*values)))
-    return jax.make_jaxpr(_written_out(lifted(*specs)))(*specs), specs
+    both = jax.make_jaxpr(lambda *values: (*function(*values[:count]), *pull_back(*values)))
+    try:
+        lifted = both(*specs)
+    except UnsupportedError as error:
+        raise UnsupportedError(
+            f"What the gradient of {exported.fun_name} needs cannot be found in its module: "
+            f"{cause_of(error)} To do: leave out residuals=True; or pass the function, or what "
+            "jax.export.export returned in this process."
+        ) from error
+    return jax.make_jaxpr(_written_out(lifted))(*specs), specs
 
 
 def _written_out(program: core.ClosedJaxpr) -> Callable[..., list[Any]]:

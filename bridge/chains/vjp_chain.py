@@ -13,7 +13,6 @@ from jax import export
 from bridge.chains.exported_order import vjp_of
 from bridge.chains.orders import NOT_DIFFERENTIABLE, ChainOptions, check_order
 from bridge.chains.plain_operations import lower_orders
-from bridge.chains.residuals import split_at_residuals
 from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.analyses.several_devices import check_one_device
 from xla_call_module.call import MADE_OF_OPERATIONS, CallModule
@@ -76,6 +75,8 @@ def build_chain(
     changes = [MADE_OF_OPERATIONS if n > own else "" for n in range(len(orders))]
     passes: tuple[UnparsedCall, ...] = ()
     if options.residuals and len(orders) > 1:
+        from bridge.chains.residuals import split_at_residuals  # imports what most files do without
+
         pair = [to_call(*order).make(None) for order in zip(orders[:2], changes, strict=False)]
         passes = split_at_residuals(orders[0], orders[1], pair[0], pair[1], options)
         del orders[:2]

@@ -17,7 +17,7 @@ The way of the data:
   of running.
 - `asserting.py` has the pass that leaves of a call its shape assertions alone, which a file or a
   graph makes before the call.
-- `residuals.py` has what rewrites two modules at a time, a call and its VJP, in one context.
+- `residuals.py` makes of a forward and a backward pass the call and the VJP that they are of.
 - `retargeting.py` is the last step: which version of StableHLO a release reads, and the error where
   there is none. `obstacles.py` tells which releases run a call as it stands.
 - `constant_result.py` gives a call a further result, which is always true.

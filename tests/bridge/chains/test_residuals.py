@@ -13,12 +13,13 @@ import tensorflow as tf
 from jax import export as jax_export
 
 import bridge
+import savedmodel
 from bridge.chains.orders import ChainOptions
 from bridge.chains.residuals import split_at_residuals
 from tests.work import times_called
 from tests.x64 import enable_x64
 from xla_call_module._jax import parse_artifact, serialize_artifact
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import StructureError, UnsupportedError
 from xla_call_module.exported import from_exported
 from xla_call_module.passes.module_pass import open_pair, run_passes
 from xla_call_module.passes.pipeline import Target, prepare, prepare_chain, retarget
@@ -382,6 +383,27 @@ def test_integers_and_float64(source, tmp_path):
         assert int(n) == 4
         np.testing.assert_allclose(first, 6 * np.cos(2 * given), rtol=1e-13)
         np.testing.assert_allclose(second, -12 * np.sin(2 * given), rtol=1e-13)
+
+
+def test_what_cannot_be_traced_again(tmp_path):
+    """A call of a program that only another process has; what was traced here is differentiated."""
+
+    @jax.custom_vjp
+    def foreign(x):
+        return jax.ffi.ffi_call("made_up", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    foreign.defvjp(lambda x: (foreign(x), jnp.cos(x)), lambda c, g: (c * g,))
+    check = jax_export.DisabledSafetyCheck.custom_call("made_up")
+    exported = jax_export.export(jax.jit(foreign), disabled_checks=[check])(X)
+    bridge.save(exported, tmp_path / "m", residuals=True)
+    forward, backward = savedmodel.read(tmp_path / "m").default.function.chain
+    assert forward.residual_results == backward.residual_args == 1
+    artifact = jax_export.deserialize(exported.serialize(vjp_order=1))
+    bridge.save(artifact, tmp_path / "whole")
+    with pytest.raises(
+        UnsupportedError, match=r"needs cannot be found in its module: .*made_up.*residuals=True"
+    ):
+        bridge.save(artifact, tmp_path / "n", residuals=True)
 
 
 def test_residuals_that_nothing_takes_are_dropped():
