@@ -11,8 +11,7 @@ import numpy as np
 from bridge.core.narrow_types import storage_dtype_of
 from bridge.core.narrowing import x64_if_needed
 from bridge.formats.file_format import RuntimeCall
-from bridge.formats.runtime_calls import RuntimeProcess
-from bridge.onnx.onnx_format import ONNX
+from bridge.formats.runtime_calls import RUNTIMES, RuntimeProcess
 from bridge.sources.bound_call import BoundCall
 from bridge.verifying.bound_trials import make_trials
 from bridge.verifying.comparison import Tolerance
@@ -24,6 +23,7 @@ from xla_call_module.errors import MissingDependencyError, UnsupportedError
 
 __all__ = ["compare_onnx", "verify_onnx"]
 
+_RUNTIME = RUNTIMES["ONNX Runtime"]
 # ONNX Runtime takes no arrays of these from Python, and returns none.
 _NOT_IN_PYTHON = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 
@@ -35,8 +35,7 @@ def verify_onnx(bound: BoundCall, path: Path, tolerance: Tolerance | None) -> No
         UnsupportedError: ONNX Runtime computes something else, or cannot be asked.
         MissingDependencyError: it is not installed.
     """
-    assert ONNX.runtime is not None
-    if not ONNX.runtime.version():
+    if not _RUNTIME.version():
         raise MissingDependencyError(
             "verify=True needs onnxruntime, which is not installed. To do: pip install "
             "onnxruntime, or leave verify out."
@@ -54,7 +53,7 @@ def verify_onnx(bound: BoundCall, path: Path, tolerance: Tolerance | None) -> No
     with x64_if_needed(dtypes):
         trials = list(make_trials({call.name: bound}))
     rows = compare_onnx(path, trials, tolerance or Tolerance())
-    refuse_differences(rows, [trial.sizes for trial in trials], runtime=ONNX.runtime.name)
+    refuse_differences(rows, [trial.sizes for trial in trials], runtime=_RUNTIME.name)
 
 
 def compare_onnx(
@@ -67,13 +66,11 @@ def compare_onnx(
         trials: the trials, of arrays as JAX has them.
         tolerance: the allowed difference.
     """
-    runtime = ONNX.runtime
-    assert runtime is not None
     with RuntimeProcess() as process:
 
         def run(trial: Trial) -> dict[str, Array]:
             file = RuntimeCall(os.fspath(path), DEFAULT_SIGNATURE, trial.inputs, trial.outputs)
-            _, results = process.call(runtime, file)
+            _, results = process.call(_RUNTIME, file)
             return dict(zip(trial.outputs, results, strict=False))
 
         return compare_calls(trials, run, _at_boundary, tolerance)
