@@ -43,9 +43,9 @@ def call_tf(
             the path of one. A parameter that it reads as a Python value is bound with
             `functools.partial`; whatever is passed arrives as a tensor.
         shapes: the shapes and dtypes of the results, as a pytree of `jax.ShapeDtypeStruct` in their
-            structure, or of texts such as `"2*b, 3"`; needed with `compiled=False` where TensorFlow
-            does not know them, and with symbolic shapes where they are neither linear in the
-            symbols nor products of them.
+            structure, or of texts such as `"2*b, 3"`; needed where TensorFlow does not know them:
+            with `compiled=False` those that depend on values, with `graph=True` those that depend
+            on symbolic sizes.
         graph: whether it stays a TensorFlow function in exports: `bridge.convert`,
             `tf.saved_model.save` of that and `bridge.save` keep it in the graph or the file, and
             TensorFlow compiles it there. In a program that JAX runs itself it is compiled; JAX

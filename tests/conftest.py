@@ -62,7 +62,6 @@ LONG = (
     "bridge/test_call_tf_meshes.py",
     "bridge/test_keras_on_tensorflow.py",
     "bridge/serving/test_serving_endurance.py",
-    "bridge/calling_tf/test_generalizing.py",
     "xla_call_module/passes/test_linear_algebra.py",
     "savedmodel/test_read_mutations.py",
     "device/test_matrix_on_device.py",

@@ -17,6 +17,7 @@ from bridge.calling_tf.concrete_functions import (
     TracedFunction,
     call_with_tensors,
     flatten_results,
+    is_static,
     name_of,
     open_function,
     symbolic_tensor,
@@ -26,8 +27,7 @@ from bridge.calling_tf.concrete_functions import (
 from bridge.calling_tf.derivatives import CompiledFunction
 from bridge.calling_tf.embedding import Embedding
 from bridge.calling_tf.graph_nodes import is_stateful, stateful_operations
-from bridge.calling_tf.results import declared_results, infer_results
-from bridge.calling_tf.sampled_sizes import is_static
+from bridge.calling_tf.results import declared_results
 from bridge.calling_tf.variables import (
     is_split,
     is_trainable,
@@ -245,12 +245,10 @@ class CalledFunction:
 
         paths = argument_paths(tree)
         specs = [_to_spec(leaf, path) for leaf, path in zip(leaves, paths, strict=True)]
-        if not self._options.compiled:
-            _refuse_symbols(specs, tree)
+        if not self._options.graph:
+            _refuse_symbols(specs, paths, name, compiled=self._options.compiled)
         traced = trace(flat, specs, name=name, compiled=self._is_compiled)
         declared = declared_results(traced, out_tree, self._options.shapes)
-        if declared is None and not all(map(is_static, specs)):
-            declared = infer_results(flat, specs, name=name)
         compiled = self._to_function(traced, declared)
         variables = traced.variables if self._takes_variables else ()
 
@@ -347,15 +345,25 @@ def _to_spec(leaf: Any, path: str) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
-def _refuse_symbols(specs: Sequence[jax.ShapeDtypeStruct], tree: tree_util.PyTreeDef) -> None:
-    for path, spec in zip(argument_paths(tree), specs, strict=True):
-        if not is_static(spec):
-            raise StructureError(
-                f"{path} has the symbolic shape {spec.shape}, which only an export has, and with "
-                "compiled=False the function runs through a callback, which cannot be exported. To "
-                "do: leave compiled=False out; or pass graph=True in its place, which keeps the "
-                "function TensorFlow's in what is exported."
-            )
+def _refuse_symbols(
+    specs: Sequence[jax.ShapeDtypeStruct], paths: Sequence[str], name: str, *, compiled: bool
+) -> None:
+    """Refuse symbolic sizes, for which only a function that stays TensorFlow's has a form."""
+    for path, spec in zip(paths, specs, strict=True):
+        if is_static(spec):
+            continue
+        why = (
+            "TensorFlow compiles a function for numbers only"
+            if compiled
+            else "with compiled=False the function runs through a callback, which is not exported"
+        )
+        raise StructureError(
+            f"{path} of {name} has the symbolic shape {spec.shape}, and {why}. To do: pass "
+            "graph=True (call_tf_graph=True to bridge.jax2tf.call_tf), which keeps the function "
+            "TensorFlow's in what is exported, and declare results whose sizes depend on symbols, "
+            "as in shapes='2*b, 3'; or call a function of one row, and map that with jax.vmap; or "
+            "export it once for each size."
+        )
 
 
 def _key_of(shape: tuple[Any, ...]) -> Hashable:

@@ -38,6 +38,7 @@ __all__ = [
     "TracedFunction",
     "call_with_tensors",
     "flatten_results",
+    "is_static",
     "name_of",
     "symbolic_tensor",
     "to_callable",
@@ -246,6 +247,11 @@ def to_tensor_specs(specs: Sequence[jax.ShapeDtypeStruct]) -> list[tf.TensorSpec
         )
         for index, spec in enumerate(specs)
     ]
+
+
+def is_static(spec: jax.ShapeDtypeStruct) -> bool:
+    """Return whether no dimension is symbolic."""
+    return all(isinstance(dim, int) for dim in spec.shape)
 
 
 def to_tensorflow_dtype(dtype: Any, *, where: str) -> tf.DType:

@@ -38,15 +38,9 @@ from bridge.calling_tf.embedding import Embedding
 from bridge.calling_tf.graph_inlining import is_differentiated_inline
 from bridge.calling_tf.linear_calls import LinearMap, apply_linear, transposable
 from bridge.calling_tf.results import result_specs
-from bridge.calling_tf.sampled_sizes import is_static
 from bridge.calling_tf.tape_gradients import TapeGradients, is_trainable_spec
 from bridge.calling_tf.variables import is_trainable, read, to_spec
-from bridge.calling_tf.xla_lowering import (
-    compile_function,
-    compiled_results,
-    lower,
-    lower_symbolic,
-)
+from bridge.calling_tf.xla_lowering import compile_function, compiled_results, lower
 from bridge.core._jax import is_staging, vary_together
 from bridge.lifting.lifted_function import lift_call
 from bridge.lifting.lifting_table import TENSORFLOW_TABLE
@@ -138,10 +132,7 @@ class CompiledFunction:
         For each of these an index into the variables, a variable that is none of them (what a
         custom gradient reads), or a constant.
         """
-        if all(map(is_static, self._traced.arguments)):
-            exported = lower(self._traced, self._module, self._results)
-        else:
-            exported = lower_symbolic(self._traced, self._results)
+        exported = lower(self._traced, self._module, self._results)
         places = {id(variable): index for index, variable in enumerate(self._variables)}
         captures: list[Any] = []
         for captured in self._traced.captures:

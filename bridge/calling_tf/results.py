@@ -1,8 +1,8 @@
-"""The shapes of a TensorFlow function's results: declared, or found out at several sizes."""
+"""The shapes of a TensorFlow function's results: declared, or known to TensorFlow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,12 +11,11 @@ import tensorflow as tf
 from jax import export, tree_util
 
 from bridge.calling_tf.concrete_functions import (
-    FlatFunction,
     TracedFunction,
     flatten_results,
+    is_static,
     name_of,
 )
-from bridge.calling_tf.sampled_sizes import SizeSamples, scope_of, sizes_text, trace_at_sizes
 from bridge.core.narrowing import narrow_dtype
 from xla_call_module.errors import StructureError, quote, shown_as_base
 from xla_call_module.exported import result_paths
@@ -25,7 +24,6 @@ from xla_call_module.symbolic_shapes import limited_parsing
 __all__ = [
     "DynamicShapeError",
     "declared_results",
-    "infer_results",
     "result_specs",
     "returning",
 ]
@@ -33,18 +31,21 @@ __all__ = [
 
 @shown_as_base
 class DynamicShapeError(StructureError):
-    """The shape of a result depends on values."""
+    """The shape of a result depends on values or on symbolic sizes, and is not declared."""
 
 
 def result_specs(traced: TracedFunction) -> tuple[jax.ShapeDtypeStruct, ...]:
     """Return the shapes and dtypes of the results.
 
     Raises:
-        DynamicShapeError: a shape depends on values; the message names the operation.
+        DynamicShapeError: a shape depends on values, of which the message names the operation; or
+            on symbolic sizes of the arguments.
     """
     specs = []
     for index, result in enumerate(traced.results):
         if not result.shape.is_fully_defined():
+            if not all(map(is_static, traced.arguments)):
+                raise _undeclared(traced, index)
             operation = _first_dynamic(traced.concrete.outputs[index])
             raise DynamicShapeError(
                 f"Result {index} of {traced.name} has the shape {result.shape}: that of what "
@@ -54,6 +55,17 @@ def result_specs(traced: TracedFunction) -> tuple[jax.ShapeDtypeStruct, ...]:
             )
         specs.append(jax.ShapeDtypeStruct(tuple(result.shape), result.dtype.as_numpy_dtype))
     return tuple(specs)
+
+
+def _undeclared(traced: TracedFunction, index: int) -> DynamicShapeError:
+    """Return the error for a result of symbolic sizes that is not declared."""
+    shapes = ", ".join(str(spec.shape) for spec in traced.arguments if not is_static(spec))
+    return DynamicShapeError(
+        f"Result {index} of {traced.name} has the shape {traced.results[index].shape} for "
+        f"arguments of the symbolic shapes {shapes}, and TensorFlow does not say how it follows "
+        "from the symbols. To do: declare the results, as in shapes='2*b, 3' (output_shape_dtype= "
+        "of bridge.jax2tf.call_tf)."
+    )
 
 
 def _first_dynamic(tensor: tf.Tensor) -> str:
@@ -80,7 +92,8 @@ def declared_results(
     """
     if shapes is None:
         return None
-    scope = scope_of(traced.arguments)
+    symbolic = (dim for spec in traced.arguments for dim in spec.shape if not isinstance(dim, int))
+    scope = next((dim.scope for dim in symbolic), None)
     leaves, tree = tree_util.tree_flatten(shapes)
     if tree != out_tree:
         raise _wrong_structure(tree, out_tree, traced.name)
@@ -153,35 +166,3 @@ def _parse(leaf: Any, known: tf.TensorSpec, scope: Any) -> Any:
             "in 'b, 3'."
         ) from error
     return jax.ShapeDtypeStruct(shape, known.dtype.as_numpy_dtype)
-
-
-def infer_results(
-    flat: FlatFunction, specs: Sequence[jax.ShapeDtypeStruct], *, name: str
-) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Return the symbolic shapes of the results, linear in the symbols of the arguments.
-
-    Raises:
-        StructureError: the shapes are not linear; or they depend on values.
-    """
-    samples, traces = trace_at_sizes(flat, SizeSamples(tuple(specs)), name=name, compiled=False)
-    at = list(map(result_specs, traces))
-    return tuple(
-        jax.ShapeDtypeStruct(_fit_shape(index, shapes, samples, name), shapes[0].dtype)
-        for index, shapes in enumerate(zip(*at, strict=True))
-    )
-
-
-def _fit_shape(index: int, at: Sequence[Any], samples: SizeSamples, name: str) -> tuple[Any, ...]:
-    shape = []
-    for axis, values in enumerate(zip(*(spec.shape for spec in at), strict=True)):
-        if (size := samples.fit(values)) is None:
-            known = ", ".join(
-                f"{value} with {sizes_text(sizes)}"
-                for value, sizes in zip(values, samples.sizes, strict=True)
-            )
-            raise StructureError(
-                f"Dimension {axis} of result {index} of {name} is {known}, which is not linear in "
-                f"{', '.join(samples.names)}. To do: pass shapes= of the results."
-            )
-        shape.append(samples.to_dimension(size))
-    return tuple(shape)

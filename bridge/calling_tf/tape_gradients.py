@@ -11,11 +11,10 @@ import jax
 import numpy as np
 import tensorflow as tf
 
-from bridge.calling_tf.concrete_functions import FlatFunction, TracedFunction
+from bridge.calling_tf.concrete_functions import FlatFunction, TracedFunction, is_static
 from bridge.calling_tf.differentiability import conjugate, is_differentiable
 from bridge.calling_tf.graph_inlining import gradient_in_graph, inline
 from bridge.calling_tf.graph_nodes import has_custom_gradients
-from bridge.calling_tf.sampled_sizes import is_static
 
 __all__ = ["TapeGradients", "is_trainable_spec"]
 

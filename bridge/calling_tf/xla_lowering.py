@@ -1,9 +1,4 @@
-"""A traced TensorFlow function -> an `Exported`, which JAX inlines into its programs.
-
-TensorFlow compiles a function for fixed sizes. For symbolic ones it compiles it at several sizes,
-and what is the same in all of them but for numbers that follow from the sizes is the function for
-all sizes.
-"""
+"""A traced TensorFlow function -> an `Exported`, which JAX inlines into its programs."""
 
 from __future__ import annotations
 
@@ -14,8 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import tensorflow as tf
 from jax import export
 from jax.extend import mlir
@@ -25,26 +18,17 @@ from jax.interpreters.mlir import make_ir_context
 
 from bridge.calling_tf.concrete_functions import TracedFunction
 from bridge.calling_tf.data_dependent_sizes import has_data_dependent_sizes, refuse_misread_sizes
-from bridge.calling_tf.dynamic_calls import split_tuples
-from bridge.calling_tf.generalizing import NumberError, generalize
 from bridge.calling_tf.graph_nodes import stateful_operations
 from bridge.calling_tf.results import result_specs
-from bridge.calling_tf.sampled_sizes import SizeSamples, trace_at, trace_at_sizes
 from bridge.calling_tf.variables import to_spec
 from bridge.core._jax import cut_vjp, outside_meshes, replace_shardings
 from bridge.core._tf import compiler_refusal
 from xla_call_module.analyses.custom_calls import classify
 from xla_call_module.analyses.tensorflow_functions import TARGET
 from xla_call_module.call import read_artifact_version
-from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.platforms import PLATFORMS
-from xla_call_module.stablehlo.mhlo import (
-    ALL_CALLS,
-    compose_custom_calls,
-    expand_custom_calls,
-    to_custom_calls,
-)
+from xla_call_module.stablehlo.mhlo import compose_custom_calls, to_custom_calls
 from xla_call_module.stablehlo.modules import (
     custom_call_target,
     custom_call_targets,
@@ -55,8 +39,9 @@ from xla_call_module.stablehlo.modules import (
     walk,
 )
 from xla_call_module.stablehlo.splicing import splice_functions, symbols_of
+from xla_call_module.stablehlo.walking import LAYOUT_NOTES
 
-__all__ = ["compile_function", "compiled_results", "lower", "lower_symbolic"]
+__all__ = ["compile_function", "compiled_results", "lower"]
 
 _PREFIX = "tensorflow_"
 
@@ -132,150 +117,45 @@ def lower(
             refuse_misread_sizes(traced, module)
         _remove_copies(module)
         to_custom_calls(module)
-        split_tuples(module)
+        _split_tuples(module)
         compose_custom_calls(module)  # which JAX does not export
-        return _splice(module, traced, results, ())
-
-
-def lower_symbolic(
-    traced: TracedFunction, results: Sequence[jax.ShapeDtypeStruct]
-) -> export.Exported:
-    """Return an `Exported` as `lower` does, for symbolic sizes.
-
-    Raises:
-        StructureError: XLA cannot compile it, or not in the same way for all sizes.
-    """
-    samples, traces = trace_at_sizes(
-        traced.function.python_function,
-        SizeSamples(traced.arguments, _expressions([*traced.arguments, *results])),
-        name=traced.name,
-    )
-    _check_captures(traced, traces)
-    compiled = list(map(compile_function, traces))
-    ones = _compile_at_ones(traced, samples)
-    with make_ir_context(), outside_meshes():
-        modules = [_parse(module) for module in compiled]
-        if any(map(has_data_dependent_sizes, modules)):
-            raise StructureError(
-                f"{traced.name} is not compiled for symbolic sizes: sizes inside of it depend on "
-                "data, too. To do: pass graph=True, which leaves compiling it to the TensorFlow "
-                "that runs what is exported; or export it once for each size."
-            )
-        for module, sizes in zip(modules, samples.sizes, strict=True):
-            _check_results(module, results, sizes, traced.name)
-        inner, terms = generalize(modules, samples, name=traced.name)
-        if ones is not None:
-            _check_ones([*modules, _parse(ones)], samples, traced.name)
-        return _splice(inner, traced, results, [samples.dimension(term) for term in terms])
-
-
-def _parse(compiled: bytes) -> Any:
-    module = ir.Module.parse(compiled)
-    _remove_copies(module)
-    to_custom_calls(module)
-    expand_custom_calls(module, ALL_CALLS)
-    split_tuples(module)
-    return module
-
-
-def _compile_at_ones(traced: TracedFunction, samples: SizeSamples) -> bytes | None:
-    """Return the function with 1 for each symbol; None where TensorFlow refuses that."""
-    if samples.ones is None:
-        return None
-    function = traced.function.python_function
-    try:
-        return compile_function(trace_at(function, samples, samples.ones, name=traced.name))
-    except StructureError:
-        return None
-
-
-def _check_ones(modules: Sequence[Any], samples: SizeSamples, name: str) -> None:
-    """Refuse a function in which a number is another one where each symbol is 1.
-
-    There TensorFlow compiles otherwise what it broadcasts elsewhere, which is no other function.
-    """
-    assert samples.ones is not None
-    checks = (*samples.checks, samples.ones)
-    try:
-        generalize(modules, dataclasses.replace(samples, checks=checks), name=name)
-    except NumberError:
-        raise
-    except StructureError:
-        return
-
-
-def _expressions(specs: Sequence[jax.ShapeDtypeStruct]) -> tuple[str, ...]:
-    """Return the dimensions that are more than a symbol."""
-    texts = {str(dim) for spec in specs for dim in spec.shape if not isinstance(dim, int)}
-    return tuple(sorted(text for text in texts if not text.isidentifier()))
-
-
-def _check_captures(traced: TracedFunction, traces: Sequence[TracedFunction]) -> None:
-    expected = [*map(id, traced.captures)]
-    if any([*map(id, other.captures)] != expected for other in traces):
-        raise StructureError(
-            f"{traced.name} captures other variables or constants with other sizes. To do: have it "
-            "capture the same ones always; or export it once for each size."
-        )
-
-
-def _check_results(
-    module: Any, results: Sequence[jax.ShapeDtypeStruct], sizes: Any, name: str
-) -> None:
-    """Refuse what was declared, where it is not what TensorFlow compiles."""
-    for index, (type_, spec) in enumerate(zip(read_main(module).results, results, strict=True)):
-        texts = tuple(dim if isinstance(dim, int) else str(dim) for dim in spec.shape)
-        if type_.shape != (expected := evaluate_shape(texts, sizes)):
-            raise StructureError(
-                f"Result {index} of {name} has the shape {type_.shape}; declared was {spec.shape}, "
-                f"which is {expected} with {dict(sizes)}. To do: pass the right one as shapes=."
-            )
+        return _splice(module, traced, results)
 
 
 def _splice(
-    inner: Any,
-    traced: TracedFunction,
-    results: Sequence[jax.ShapeDtypeStruct],
-    dimensions: Sequence[Any],
+    inner: Any, traced: TracedFunction, results: Sequence[jax.ShapeDtypeStruct]
 ) -> export.Exported:
     """Return JAX's program around a call of TensorFlow's `main`, without shardings and a VJP."""
-    outside = _export(traced, results, dimensions, _platforms_for(traced, inner))
+    outside = _export(traced, results, _platforms_for(traced, inner))
     module = parse_module(outside.mlir_module_serialized)
-    _replace_call(module, inner, traced, len(dimensions))
+    _replace_call(module, inner, traced)
     version = read_artifact_version(outside.mlir_module_serialized)
     own = dataclasses.replace(
         outside,
         mlir_module_serialized=serialize_module(module, version),
-        uses_global_constants=bool(dimensions),  # else JAX refines what has sizes within bounds
+        uses_global_constants=False,  # else JAX refines what has sizes within bounds
     )
     nothing = (None,) * len(own.in_avals), (None,) * len(own.out_avals)
     return cut_vjp(replace_shardings(own, *nothing), 0)
 
 
 def _export(
-    traced: TracedFunction,
-    results: Sequence[jax.ShapeDtypeStruct],
-    dimensions: Sequence[Any],
-    platforms: Sequence[str],
+    traced: TracedFunction, results: Sequence[jax.ShapeDtypeStruct], platforms: Sequence[str]
 ) -> export.Exported:
-    """Return JAX's program around a custom call that stands for the function.
-
-    JAX computes the symbols from the shapes that arrive, and checks them.
-    """
+    """Return JAX's program around a custom call that stands for the function."""
 
     def like(*arguments: Any) -> Any:
-        sizes = [jnp.asarray(dimension, np.int32) for dimension in dimensions]
         call = jax.ffi.ffi_call(
             TARGET, list(results), custom_call_api_version=2, legacy_backend_config=""
         )
-        return tuple(call(*sizes, *arguments))
+        return tuple(call(*arguments))
 
     like.__name__ = re.sub(r"\W", "_", traced.name) or "tensorflow"
     specs = [*traced.arguments, *(to_spec(captured, traced) for captured in traced.captures)]
     return export.export(jax.jit(like, keep_unused=True), platforms=platforms)(*specs)
 
 
-def _replace_call(module: Any, inner: Any, traced: TracedFunction, dimensions: int) -> None:
+def _replace_call(module: Any, inner: Any, traced: TracedFunction) -> None:
     """Put a call of TensorFlow's `main` in the place of the custom call, in place.
 
     Raises:
@@ -287,12 +167,11 @@ def _replace_call(module: Any, inner: Any, traced: TracedFunction, dimensions: i
         return  # JAX drops the call of a function without results
     call = calls[0].operation
     types = list(main.type.inputs)
-    if len(types) != dimensions + len(traced.arguments) + len(traced.captures):
+    if len(types) != len(traced.arguments) + len(traced.captures):
         raise StructureError(
-            f"TensorFlow compiled {traced.name} for {len(types) - dimensions} inputs; expected "
+            f"TensorFlow compiled {traced.name} for {len(types)} inputs; expected "
             f"{len(traced.arguments)} arguments and {len(traced.captures)} captured values."
         )
-    given = list(call.operands)[: len(types)]  # then come the shapes of the results, if symbolic
     returned, expected = list(main.type.results), [result.type for result in call.results]
     if returned != expected:
         raise StructureError(
@@ -303,7 +182,7 @@ def _replace_call(module: Any, inner: Any, traced: TracedFunction, dimensions: i
         # JAX has numbers of 64 bits as pairs of 32 while it has none itself.
         operands = [
             value if value.type == type_ else stablehlo.bitcast_convert(type_, value)
-            for value, type_ in zip(given, types, strict=True)
+            for value, type_ in zip(call.operands, types, strict=True)
         ]
         new = func.CallOp(returned, ir.FlatSymbolRefAttr.get(main.name.value), operands)
     for old, result in zip(call.results, new.results, strict=True):
@@ -370,3 +249,36 @@ def _remove_copies(module: Any) -> None:
 
 def _name_of(operation: Any) -> str:
     return str(operation.operation.name)
+
+
+def _split_tuples(module: Any) -> None:
+    """Give custom calls in place several results where they have one tuple."""
+    calls = [view.operation for view in walk(module) if view.name == "stablehlo.custom_call"]
+    for operation in calls:
+        if len(operation.results) != 1:
+            continue
+        if not isinstance(operation.results[0].type, ir.TupleType):
+            continue
+        tuple_type = ir.TupleType(operation.results[0].type)
+        users = [use.owner.operation for use in operation.results[0].uses]
+        if any(user.name != "stablehlo.get_tuple_element" for user in users):
+            continue
+        with operation.location, ir.InsertionPoint(operation):
+            call = ir.Operation.create(
+                operation.name,
+                results=[tuple_type.get_type(i) for i in range(tuple_type.num_types)],
+                operands=list(operation.operands),
+                attributes=_attributes_of(operation),
+            )
+        for user in users:
+            index = ir.IntegerAttr(user.attributes["index"]).value
+            user.results[0].replace_all_uses_with(call.results[index])
+            user.erase()
+        operation.erase()
+
+
+def _attributes_of(operation: Any) -> dict[str, Any]:
+    """Return the attributes by their names, but for what XLA notes beside the operation."""
+    items = list(operation.attributes)
+    names = [item if isinstance(item, str) else item.name for item in items]  # JAX 0.9 has objects
+    return {name: operation.attributes[name] for name in names if name not in LAYOUT_NOTES}

@@ -342,7 +342,7 @@ def test_variables_say_whether_tensorflow_trains_them(tmp_path):
     params = called.variables()
     assert jax.grad(lambda v: called(v, X[0]).sum())(params)["weight"] == X[0].sum()
     bridge.save(
-        called, tmp_path / "saved", params=params, trainable=called.trainable(), args="f32[b]"
+        called, tmp_path / "saved", params=params, trainable=called.trainable(), args="f32[3]"
     )
     loaded = tf.saved_model.load(str(tmp_path / "saved"))
     np.testing.assert_array_equal(loaded(X[0]), X[0] * 2 + 3)

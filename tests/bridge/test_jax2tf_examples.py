@@ -394,11 +394,6 @@ class TestDifferences:
             loaded = _reload(module, tmp_path)
         assert loaded.f(tf.ones(2)).numpy().tolist() == [8, 8]
 
-    def test_shapes_of_results_are_found_out(self):
-        called = ours.call_tf(lambda x: tf.concat([x, x], 0), call_tf_graph=True)
-        graph = _graph(ours.convert(called, polymorphic_shapes="b, _"), tf.TensorSpec([None, 2]))
-        assert graph(tf.ones([3, 2])).shape == (6, 2)
-
     def test_eigenvalues_of_a_batch(self):
         f = ours.convert(jnp.linalg.eigvalsh, polymorphic_shapes="b, _, _")
         matrices = np.array([[[2.0, 1.0], [1.0, 2.0]]] * 3, np.float32)

@@ -26,7 +26,6 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "bridge.calling_tf.embedding",
         "bridge.calling_tf.graph_inlining",
         "bridge.calling_tf.results",
-        "bridge.calling_tf.sampled_sizes",
         "bridge.calling_tf.tape_gradients",
         "bridge.calling_tf.variables",
         "bridge.calling_tf.xla_lowering",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -42,15 +43,21 @@ def called():
 
 
 @pytest.fixture(scope="module")
-def converted(called):
-    return bridge.convert(program(called), polymorphic_shapes="b, 3")
+def declared():
+    """The function for symbolic sizes."""
+    return bridge.call_tf(in_tensorflow, graph=True, shapes={"y": "2*b, 3"})
 
 
 @pytest.fixture(scope="module")
-def written(called, tmp_path_factory):
+def converted(declared):
+    return bridge.convert(program(declared), polymorphic_shapes="b, 3")
+
+
+@pytest.fixture(scope="module")
+def written(declared, tmp_path_factory):
     """A file of `bridge.save`, with symbolic shapes."""
     spec = jax.ShapeDtypeStruct(export.symbolic_shape("b, 3"), np.float32)
-    exported = export.export(jax.jit(program(called)), platforms=("cpu",))(spec)
+    exported = export.export(jax.jit(program(declared)), platforms=("cpu",))(spec)
     assert [str(dim) for dim in exported.out_avals[0].shape] == ["2*b"]
     path = tmp_path_factory.mktemp("graph") / "model"
     bridge.save(exported, path)
@@ -185,40 +192,90 @@ def test_several_functions_and_vmap():
 
 
 def export_with_symbols(function, **options):
-    called = bridge.call_tf(function, graph=True, **options)
+    called = bridge.call_tf(function, **options)
     spec = jax.ShapeDtypeStruct(export.symbolic_shape("b, c"), np.float32)
     return [str(dim) for dim in export.export(jax.jit(called))(spec).out_avals[0].shape]
 
 
-def test_result_shapes_are_found_out_and_checked():
-    assert export_with_symbols(lambda x: tf.concat([x, x[:1]], 0)) == ["b + 1", "c"]
-    assert export_with_symbols(lambda x: tf.repeat(tf.transpose(x), 3, 0)) == ["3*c", "b"]
-    assert export_with_symbols(lambda x: tf.reshape(x, [-1])) == ["b*c"]
-    with pytest.raises(StructureError, match=r"Dimension 0 of result 0 .*not linear in b, c"):
-        export_with_symbols(lambda x: x[::2])
+def test_result_shapes_are_declared_and_checked():
     halved = "floordiv(b + 1, 2)"
-    assert export_with_symbols(lambda x: x[::2], shapes=f"{halved}, c") == [halved, "c"]
+    assert export_with_symbols(lambda x: x[::2], graph=True, shapes=f"{halved}, c") == [halved, "c"]
+    assert export_with_symbols(lambda x: tf.sin(tf.reduce_sum(x)), graph=True) == []
     with pytest.raises(StructureError, match="which is no shape"):
-        export_with_symbols(tf.sin, shapes="b, %")
+        export_with_symbols(tf.sin, graph=True, shapes="b, %")
+    with pytest.raises(StructureError, match=r"declared as float32.*TensorFlow traces it as"):
+        export_with_symbols(lambda x: x[0][None], graph=True, shapes="3, c")
+    with pytest.raises(StructureError, match=r"Result 0 of sin has .*\(b, c\).* shapes='2\*b, 3'"):
+        export_with_symbols(tf.sin, graph=True)
 
 
-def test_what_is_found_out_at_two_sizes_is_checked_at_others():
-    def with_symbol(function, **options):
-        called = bridge.call_tf(function, graph=True, **options)
-        spec = jax.ShapeDtypeStruct(export.symbolic_shape("b, 3"), np.float32)
-        return [str(dim) for dim in export.export(jax.jit(called))(spec).out_avals[0].shape]
+@pytest.mark.parametrize("options", [{}, {"shapes": "b, c"}, {"compiled": False}])
+@pytest.mark.parametrize("function", [tf.sin, tf.reduce_sum])
+def test_only_what_stays_of_tensorflow_has_symbolic_shapes(function, options):
+    if "shapes" in options and function is tf.reduce_sum:
+        options = {"shapes": ""}
+    why = "through a callback" if "compiled" in options else "for numbers only"
+    with pytest.raises(
+        StructureError, match=rf"args\[0\] of .*\(b, c\), .*{why}.*graph=True.*shapes="
+    ):
+        export_with_symbols(function, **options)
 
-    def pairs(x):
-        return tf.concat([tf.reshape(tf.matmul(x, x, transpose_b=True), [-1]), x[0]], 0)
 
-    def even(x):
-        return x if x.shape[0] is None or x.shape[0] % 2 == 0 else tf.pad(x, [[0, 1], [0, 0]])
+@pytest.mark.parametrize("way", ["grad", "jvp", "scan"])
+def test_transformations_of_a_compiled_function_have_no_symbolic_shapes_either(way):
+    called = bridge.call_tf(tf.sin)
+    program = {
+        "grad": jax.grad(lambda x: called(x).sum()),
+        "jvp": lambda x: jax.jvp(called, (x,), (x,)),
+        "scan": lambda x: jax.lax.scan(lambda c, _: (called(c), None), x, length=2)[0],
+    }[way]
+    with pytest.raises(StructureError, match=r"for numbers only.*graph=True"):
+        bridge.convert(program, polymorphic_shapes="b, 3")(X)
 
-    with pytest.raises(StructureError, match=r"Dimension 0 of result 0 .*not linear in b"):
-        with_symbol(pairs)
-    assert with_symbol(pairs, shapes="b*b + 3") == ["b^2 + 3"]
-    with pytest.raises(StructureError, match=r"Dimension 0 of result 0 .*not linear in b"):
-        with_symbol(even)
+
+def test_a_compiled_function_of_one_row_is_mapped_over_any_number_of_them(tmp_path):
+    function = lambda row: tf.cumsum(tf.sort(row * 2.0)) / tf.reduce_max(row)  # noqa: E731
+    bridge.save(jax.vmap(bridge.call_tf(function)), tmp_path / "m", args="f32[b,3]")
+    loaded, in_jax = tf.saved_model.load(str(tmp_path / "m")), bridge.load(tmp_path / "m")
+    for count in (1, 5):
+        x = np.resize(X, (count, 3))
+        expected = tf.map_fn(function, x)
+        np.testing.assert_allclose(loaded(x), expected, rtol=1e-6)
+        np.testing.assert_allclose(in_jax(x), expected, rtol=1e-6)
+        mapped = gradient_of(lambda x: tf.map_fn(function, x), x)
+        np.testing.assert_allclose(gradient_of(loaded, x), mapped, rtol=1e-4)
+        found = jax.grad(lambda x: (in_jax(x) ** 2).sum())(x)
+        np.testing.assert_allclose(found, mapped, rtol=1e-4)
+
+
+def test_the_interface_of_jax_names_its_own_options():
+    called = bridge.jax2tf.call_tf(tf.sin)
+    with pytest.raises(ValueError, match=r"call_tf_graph=True to bridge\.jax2tf\.call_tf"):
+        bridge.jax2tf.convert(called, polymorphic_shapes="b, 3")(X)
+    kept = bridge.jax2tf.call_tf(tf.sin, call_tf_graph=True)
+    with pytest.raises(ValueError, match=r"output_shape_dtype= of bridge\.jax2tf\.call_tf"):
+        bridge.jax2tf.convert(kept, polymorphic_shapes="b, 3")(X)
+
+
+def test_a_recurrent_layer_of_one_row_is_mapped_over_any_number_of_them(tmp_path):
+    layer = keras.layers.LSTM(2)
+    layer.build((None, 3, 3))
+    called = bridge.call_tf(lambda row: layer(row[None])[0], variables="constant")
+    bridge.save(jax.vmap(called), tmp_path / "m", args="f32[b,3,3]")
+    loaded = tf.saved_model.load(str(tmp_path / "m"))
+    for count in (1, 4):
+        x = np.resize(X, (count, 3, 3))
+        np.testing.assert_allclose(loaded(x), layer(x), rtol=1e-5)
+        found, expected = (gradient_of(function, x) for function in (loaded, layer))
+        np.testing.assert_allclose(found, expected, rtol=RTOL, atol=1e-6)
+
+
+def gradient_of(function, x):
+    x = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        total = tf.reduce_sum(function(x) ** 2)
+    return tape.gradient(total, x)
 
 
 def test_effects_are_held_under_the_checks_of_jax():

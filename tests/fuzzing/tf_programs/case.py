@@ -18,6 +18,7 @@ from tests.fuzzing.programs import accuracy
 from tests.fuzzing.programs.case import Orders, Sizes, differentiable
 from tests.fuzzing.programs.program import Program, build, numpy_dtype
 from tests.fuzzing.tf_programs.noise import noise, noisy
+from tests.fuzzing.tf_programs.sizes import SIZES, shape_of
 from tests.fuzzing.tf_programs.statements import accuracy_of
 
 __all__ = ["TensorFlowCase"]
@@ -86,6 +87,25 @@ class TensorFlowCase:
             shape = export.symbolic_shape(f"({''.join(f'{d},' for d in a.shape)})", scope=scope)
             found[a.name] = jax.ShapeDtypeStruct(shape, numpy_dtype(a.dtype))
         return tree_util.tree_leaves(self._arguments(found.__getitem__))
+
+    def specs_at(self, sizes: Sizes) -> list[Any]:
+        """The flat arguments as `jax.ShapeDtypeStruct`s with numbers."""
+        return [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in self.leaves(sizes)]
+
+    @cached_property
+    def shapes(self) -> Any:
+        """The shapes of the results as texts; None where one is more than dimension variables."""
+        results = []
+        for sizes in SIZES:
+            given = [tf.constant(leaf) for leaf in self.leaves(tuple(sizes.items()))]
+            args, kwargs = self.unflatten(given)
+            results.append(self.namespace["f"](*args, **kwargs))
+        leaves = [tree_util.tree_leaves(result) for result in results]
+        shapes = [shape_of(*(leaf.shape for leaf in pair)) for pair in zip(*leaves, strict=True)]
+        if any("?" in shape for shape in shapes):
+            return None
+        texts = [", ".join(map(str, shape)) for shape in shapes]
+        return tree_util.tree_unflatten(tree_util.tree_structure(results[0]), texts)
 
     def run(self, leaves: Sequence[Any], namespace: Any = None) -> list[Any]:
         """The flat results in TensorFlow, with the dtypes that JAX has."""

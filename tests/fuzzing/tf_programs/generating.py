@@ -13,6 +13,7 @@ import tensorflow as tf
 from tests.fuzzing.programs import generating
 from tests.fuzzing.programs.program import Argument, Container, Program, Statement, fill
 from tests.fuzzing.programs.statements import Template, kind_of, write
+from tests.fuzzing.tf_programs.sizes import SIZES, shape_of
 from tests.fuzzing.tf_programs.statements import STATEMENTS, TensorFlowDraw
 
 __all__ = ["PREAMBLE", "generate"]
@@ -22,9 +23,6 @@ import collections
 import numpy as np
 import tensorflow as tf
 """
-# Sizes of the dimension variables that no other dimension has.
-_SIZES = ({"b": 7, "t": 11}, {"b": 13, "t": 17})
-_NAMES = {(7, 13): "b", (11, 17): "t"}
 _ATTEMPTS = 40
 _HIGHEST_LEVEL, _HALF_LEVEL = 11, 7
 _LARGEST = 4000
@@ -95,7 +93,7 @@ def _arguments(rng: random.Random, due: Template, *, x64: bool) -> list[Argument
 
 
 def _value_of(argument: Argument, seed: int) -> _Value:
-    tensors = tuple(tf.constant(argument.draw(sizes, seed)) for sizes in _SIZES)
+    tensors = tuple(tf.constant(argument.draw(sizes, seed)) for sizes in SIZES)
     aval = _Aval(argument.shape, np.dtype(tensors[0].dtype.as_numpy_dtype))
     return _Value(argument.name, aval, 2.0, tensors)
 
@@ -153,15 +151,7 @@ def _try(text: str, preamble: str, operands: list[_Value]) -> tuple[_Aval, tuple
         finite = np.isfinite(np.abs(np.asarray(first.numpy(), np.complex128)))
         if finite.size and finite.mean() < 0.7:
             return None
-    return _Aval(_shape(first.shape, second.shape), dtype), (first, second)
-
-
-def _shape(first: Any, second: Any) -> tuple[int | str, ...]:
-    """A size is a number, a dimension variable, or something that depends on one."""
-    return tuple(
-        one if one == other else _NAMES.get((one, other), "?")
-        for one, other in zip(first, second, strict=True)
-    )
+    return _Aval(shape_of(first.shape, second.shape), dtype), (first, second)
 
 
 def _draw_options(
@@ -169,7 +159,7 @@ def _draw_options(
 ) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]:
     weights = dict(CHECKS)
     if program.symbols:
-        weights["export"] = 12.0
+        weights["graph"] = 12.0
     checks = {rng.choices(list(weights), list(weights.values()))[0] for _ in range(2)}
     options: list[tuple[str, Any]] = []
     if rng.random() < 0.65:

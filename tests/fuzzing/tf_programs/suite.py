@@ -132,30 +132,35 @@ def check_jit(case: TensorFlowCase) -> Iterator[Found]:
 
 
 def check_export(case: TensorFlowCase) -> Iterator[Found]:
-    """In what is exported, with symbolic shapes where the program has them."""
+    """In what is exported, once for each size."""
     flat = _call(case, variables="constant")
-    exported = jax.export.export(jax.jit(lambda *leaves: flat(leaves)))(*case.specs)
-    exported = jax.export.deserialize(exported.serialize(vjp_order=case.order))
     for number, sizes in enumerate(case.batches):
         order = 0 if number else case.order
-        run = quickly(_pulled(case, lambda leaves: list(exported.call(*leaves))))
+        exported = jax.export.export(jax.jit(lambda *leaves: flat(leaves)))(*case.specs_at(sizes))
+        exported = jax.export.deserialize(exported.serialize(vjp_order=order))
+        call = exported.call
+        run = quickly(_pulled(case, lambda leaves, call=call: list(call(*leaves))))
         yield Found(
             "export", sizes, _to_numpy(run(case.leaves(sizes), case.cotangents(sizes, order)))
         )
 
 
 def check_graph(case: TensorFlowCase) -> Iterator[Found]:
-    """Kept as TensorFlow's in what is exported and saved."""
-    flat = _call(case, graph=True, variables="constant")
-    exported = jax.export.export(jax.jit(lambda *leaves: flat(leaves)))(*case.specs)
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "model")
-        bridge.save(exported, path, gradient_order=0)
-        loaded = tf.saved_model.load(path)
-        for sizes in case.batches:
-            found = loaded(*map(tf.constant, case.leaves(sizes)))
-            arrays = [np.asarray(x.numpy(), x.dtype.as_numpy_dtype) for x in found]
-            yield Found("graph", sizes, [arrays])
+    """Kept as TensorFlow's in what is exported and saved, for every size where that is declared."""
+    declares = bool(case.program.symbols) and case.shapes is not None
+    shapes = {"shapes": case.shapes} if declares else {}
+    flat = _call(case, graph=True, variables="constant", **shapes)
+    for batches in [case.batches] if declares else [(sizes,) for sizes in case.batches]:
+        specs = case.specs if declares else case.specs_at(batches[0])
+        exported = jax.export.export(jax.jit(lambda *leaves: flat(leaves)))(*specs)
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder) / "model")
+            bridge.save(exported, path, gradient_order=0)
+            loaded = tf.saved_model.load(path)
+            for sizes in batches:
+                found = loaded(*map(tf.constant, case.leaves(sizes)))
+                arrays = [np.asarray(x.numpy(), x.dtype.as_numpy_dtype) for x in found]
+                yield Found("graph", sizes, [arrays])
 
 
 def check_callback(case: TensorFlowCase) -> Iterator[Found]:
