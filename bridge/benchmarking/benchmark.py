@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from bridge.benchmarking.benchmark_report import BenchmarkReport, BenchmarkRow
 from bridge.benchmarking.runtime_calls import JAX, RUNTIMES
-from bridge.core._jax import enable_x64
 from bridge.core.probes import RANDOM, choose_sizes, draw
 from bridge.core.worker_messages import (
     describe_arrays,
@@ -99,7 +99,7 @@ def benchmark(
             f"runtimes has {unknown[0]!r}; expected some of {', '.join(RUNTIMES)}. To do: name "
             "those."
         )
-    with enable_x64():  # files have the dtypes that they were exported with
+    with jax.enable_x64(True):  # files have the dtypes that they were exported with
         benched = _benched(os.fspath(path), signature, seed)
     rows: list[BenchmarkRow] = []
     expected = benched.expected

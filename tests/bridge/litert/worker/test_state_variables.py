@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import enable_x64
 
 import bridge
 from bridge.litert.kept_probes import kept_probes
 from bridge.litert.runtime import Runtime
-from tests.x64 import enable_x64
 from xla_call_module.errors import DtypeError, StructureError, UnsupportedError
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
