@@ -227,7 +227,7 @@ def preloaded(preloaded_python, monkeypatch):
 @pytest.fixture(scope="module")
 def x64():
     """JAX's 64-bit mode, for all of a file."""
-    from tests.x64 import enable_x64
+    from jax import enable_x64
 
     with enable_x64(True):
         yield

@@ -12,7 +12,6 @@ where neither JAX nor jaxlib is installed.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -37,7 +36,6 @@ __all__ = [
     "failed_legalization",
     "func",
     "has_hlo_shardings",
-    "has_named_shardings",
     "hlo_sharding",
     "hlo_shardings",
     "ir",
@@ -46,7 +44,6 @@ __all__ = [
     "logical_device_ids",
     "make_exported",
     "make_ir_context",
-    "move_operation",
     "named_shardings",
     "parse_artifact",
     "parse_fault",
@@ -267,8 +264,8 @@ def refine_module(module: Any, *, check_assertions: bool) -> Any:
 def parse_artifact(artifact: bytes) -> Any:
     """Return the module of a portable artifact, in the current MLIR context.
 
-    Newer versions of `jax.extend.mlir.deserialize_portable_artifact` return the module, JAX 0.8 and
-    older its text (jaxlib's mlir.cc). The gate can go when JAX 0.8 is no longer supported.
+    Newer versions of `jax.extend.mlir.deserialize_portable_artifact` return the module, JAX 0.9 its
+    text (jaxlib's mlir.cc). The gate can go with JAX 0.9.
     """
     parsed = _artifact_functions().deserialize_portable_artifact(artifact)
     return ir.Module.parse(parsed) if isinstance(parsed, str) else parsed
@@ -277,7 +274,7 @@ def parse_artifact(artifact: bytes) -> Any:
 def serialize_artifact(module: Any, version: str, *, mixed: bool = False) -> bytes:
     """Return the portable artifact of a module.
 
-    JAX 0.8 and older take the bytecode, newer ones the module; the gate can go with the one above.
+    JAX 0.9 takes the bytecode, newer ones the module; the gate can go with the one above.
 
     Args:
         module: the parsed module.
@@ -306,7 +303,7 @@ _LOCATIONS = {
 def location_kind(location: Any) -> str:
     """Return `name`, `file`, `callsite` or `fused`, a location's kind; empty for any other.
 
-    Newer versions of jaxlib have a class for each kind. That of JAX 0.7.1 has one for all, which is
+    Newer versions of jaxlib have a class for each kind. That of JAX 0.9 has one for all, which is
     asked for its kind; to read what only another kind has ends the process there. The gate can go
     with that version.
     """
@@ -317,21 +314,11 @@ def location_kind(location: Any) -> str:
     return ""
 
 
-def move_operation(operation: Any, location: Any) -> None:
-    """Set the location of an operation, which the jaxlib of JAX 0.7.1 cannot.
-
-    https://github.com/llvm/llvm-project/blob/main/mlir/lib/Bindings/Python/IRCore.cpp has the
-    setter. The gate can go with JAX 0.7.1, where an operation stays where it is.
-    """
-    with contextlib.suppress(AttributeError):
-        operation.location = location
-
-
 def dense_elements(array: np.ndarray[Any, Any], element: Any) -> Any:
     """Return the elements of a constant, in the current MLIR context.
 
-    With JAX 0.8 and older it takes eight bools as the bits of a byte, since then each as a byte
-    (llvm/llvm-project, mlir/lib/Bindings/Python/IRAttributes.cpp). The gate can go with those.
+    With JAX 0.9.0 it takes eight bools as the bits of a byte, since then each as a byte
+    (llvm/llvm-project, mlir/lib/Bindings/Python/IRAttributes.cpp). The gate can go with JAX 0.9.
     """
     make: Any = ir.DenseElementsAttr.get  # its stub knows no numpy arrays
     array = np.asarray(array, order="C")  # what repeats one element lies there once
@@ -345,15 +332,14 @@ def dense_elements(array: np.ndarray[Any, Any], element: Any) -> Any:
 def named_shardings(exported: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return the `NamedSharding`s of an `Exported`: of its arguments and of its results, or None.
 
-    JAX since 0.9 keeps them in private fields (jax/_src/export/_export.py). From 0.12 on the public
+    JAX keeps them in private fields (jax/_src/export/_export.py). From 0.12 on the public
     `in_shardings_jax` gives them without a mesh, and is asked; before, it asks for the mesh that is
-    to be found out. Older versions than 0.9 have none. The gate can go with JAX 0.11.
+    to be found out. The gate can go with JAX 0.11.
 
     Raises:
         VersionError: it is for several devices, and the fields are missing where they should be.
     """
-    is_older = sys.modules["jax"].__version_info__ < (0, 9)
-    may_lack = is_older or exported.nr_devices == 1
+    may_lack = exported.nr_devices == 1
     names = ("_in_named_shardings", "_out_named_shardings")
     with private_name("an Exported for several devices", "jax"):
         if _gives_named_shardings(type(exported)):
@@ -372,8 +358,9 @@ def _gives_named_shardings(kind: type) -> bool:
 def hlo_shardings(exported: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return the compiler's shardings of an `Exported`: of arguments and of results, or None.
 
-    JAX 0.8 and older have these alone. From 0.12 on the public fields are always None, and will go
-    (jax/_src/export/_export.py, `Exported`), so they are not read. The gate can go with JAX 0.11.
+    Files of JAX 0.8 and older have these alone. From 0.12 on the public fields are always None, and
+    will go (jax/_src/export/_export.py, `Exported`), so they are not read. The gate can go with
+    JAX 0.11.
     """
     if not has_hlo_shardings():
         return (None,) * len(exported.in_avals), (None,) * len(exported.out_avals)
@@ -455,8 +442,8 @@ def effect_name(kind: type) -> str:
 def hlo_sharding(proto: bytes) -> Any:
     """Return the `HloSharding` of a serialized `OpSharding`.
 
-    JAX 0.8 and older have it in an `Exported`, and no public name makes one; it is jaxlib's. The
-    gate can go with those versions.
+    Files of JAX 0.8 and older have it alone, and an `Exported` has it up to JAX 0.11; no public
+    name makes one, it is jaxlib's. The gate can go with JAX 0.11.
     """
     with private_name("an Exported for several devices", "jaxlib"):
         from jaxlib import xla_client
@@ -469,27 +456,22 @@ def hlo_sharding(proto: bytes) -> Any:
 def abstract_device_of(mesh: Any) -> tuple[str, int | None, str] | None:
     """Return kind, number of cores and platform of a mesh's devices; None where it has none.
 
-    `jax.sharding.AbstractMesh` has had the property since JAX 0.7, with `num_tpu_cores` there. The
-    gate can go with JAX 0.8.
+    JAX 0.9 has no platform there. The gate can go with that version.
     """
-    device = getattr(mesh, "abstract_device", None)
+    device = mesh.abstract_device
     if device is None:
         return None
-    cores = getattr(device, "num_cores", getattr(device, "num_tpu_cores", None))
-    return str(device.device_kind), cores, str(getattr(device, "platform", ""))
+    return str(device.device_kind), device.num_cores, str(getattr(device, "platform", ""))
 
 
 def abstract_device(kind: str, num_cores: int | None, platform: str) -> Any:
-    """Return the `jax.sharding.AbstractDevice`, which some versions of JAX have without a platform.
+    """Return the `jax.sharding.AbstractDevice`, which JAX 0.9 has without a platform.
 
-    Those of JAX 0.8 and older keep no mesh in an `Exported`, and get None. The gate can go with
-    them.
+    The gate can go with that version.
     """
     import jax.sharding
 
-    make: Any = getattr(jax.sharding, "AbstractDevice", None)
-    if make is None:
-        return None
+    make: Any = jax.sharding.AbstractDevice
     try:
         return make(kind, num_cores, platform)
     except TypeError:
@@ -504,10 +486,10 @@ def make_exported(
 ) -> Any:
     """Return an `Exported` of its public fields, its shardings and its VJP.
 
-    The class is public, and its fields are not all (jax/_src/export/_export.py, `Exported`): from
-    JAX 0.9 on it has the shardings by the names of axes in `in_named_shardings`, and some of these
-    versions say in `has_named_shardings` which of both are to be taken; these and `get_vjp` begin
-    with an underscore. The fields that the installed version does not have are left out. The gate
+    The class is public, and its fields are not all (jax/_src/export/_export.py, `Exported`): it has
+    the shardings by the names of axes in `in_named_shardings`, and some versions say in
+    `has_named_shardings` which of both are to be taken; these and `get_vjp` begin with an
+    underscore. The fields that the installed version does not have are left out. The gate
     can go when an `Exported` has a public constructor.
 
     Args:
@@ -539,20 +521,12 @@ def _fields_of_exported() -> dict[str, str]:
     return {field.name.lstrip("_"): field.name for field in dataclasses.fields(export.Exported)}
 
 
-def has_named_shardings() -> bool:
-    """Return whether an `Exported` of this JAX has shardings by names.
-
-    The gate is that of `make_exported`.
-    """
-    return "in_named_shardings" in _fields_of_exported()
-
-
 def has_hlo_shardings() -> bool:
     """Return whether an `Exported` of this JAX can have the compiler's shardings.
 
     JAX from 0.12 on keeps the fields and does not use them. The gate is that of `make_exported`.
     """
-    return not has_named_shardings() or "has_named_shardings" in _fields_of_exported()
+    return "has_named_shardings" in _fields_of_exported()
 
 
 def failed_legalization(error: Exception) -> tuple[str, str, str] | None:

@@ -1,7 +1,7 @@
 """The description of an `Exported` from its fields, and an `Exported` from a description.
 
-Every version of JAX from 0.7.1 on can read what any other one wrote: shardings are converted to the
-form that the installed version has.
+Every JAX that this runs with can read what JAX 0.7.1 or a later one wrote: shardings are converted
+to the form that the installed version has.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from xla_call_module._jax import (
     effect_name,
     effect_of,
     has_hlo_shardings,
-    has_named_shardings,
     hlo_sharding,
     hlo_shardings,
     logical_device_ids,
@@ -223,18 +222,12 @@ def _restore_avals(
     description: ExportedDescription, named: Sequence[Sequence[Any]]
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     scope = export.SymbolicScope(description.constraints)
-    shardings = (*description.in_shardings, *description.out_shardings)
-    is_named = any(s is not None and s.placement is not None for s in shardings)
-    # An older JAX has the shardings that its own types have, and takes none of a newer one's.
-    has_types = has_named_shardings() or not is_named
     made: dict[tuple[AvalDescription, Any], Any] = {}
 
     def restored(avals: Sequence[AvalDescription], shardings: Sequence[Any]) -> Iterator[Any]:
         for pair in zip(avals, shardings, strict=True):
             if pair not in made:
-                aval, own = pair
-                known = aval if has_types else dataclasses.replace(aval, sharding=None)
-                made[pair] = _restore_aval(known, own, description.device, scope)
+                made[pair] = _restore_aval(*pair, description.device, scope)
             yield made[pair]
 
     in_avals = tuple(restored(description.in_avals, named[0]))
@@ -306,12 +299,11 @@ def _restore_shardings(
     given = [s for _, side in sides for s in side if s is not None]
     nothing: list[list[Any]] = [[None] * len(side) for _, side in sides]
     are_named = all(sharding.placement is not None for sharding in given)
-    if has_named_shardings():
-        known = () if are_named else meshes()
-        # Names of our own are a makeshift, for a JAX that takes nothing else.
-        namer = _Namer(description, known, invents=not has_hlo_shardings())
-        if are_named or namer.has_mesh or not has_hlo_shardings():
-            return [list(map(namer.named, *side)) for side in sides], nothing
+    known = () if are_named else meshes()
+    # Names of our own are a makeshift, for a JAX that takes nothing else.
+    namer = _Namer(description, known, invents=not has_hlo_shardings())
+    if are_named or namer.has_mesh or not has_hlo_shardings():
+        return [list(map(namer.named, *side)) for side in sides], nothing
     return nothing, [list(map(_to_hlo, *side)) for side in sides]
 
 

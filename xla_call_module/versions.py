@@ -330,8 +330,8 @@ _PROMISED_YEARS = 5
 # The newest StableHLO that some releases of jaxlib read, the oldest release first; each of them
 # reads from 0.9.0 on (`jaxlib.mlir.dialects.stablehlo.get_current_version()`).
 JAXLIBS: Mapping[str, StablehloVersion] = {
-    "0.7.1": (1, 13, 0), "0.8.3": (1, 13, 5), "0.9.2": (1, 14, 0), "0.10.2": (1, 17, 0),
-    "0.11.0": (1, 18, 0), "0.12.0.1": (1, 22, 0),
+    "0.9.0": (1, 13, 7), "0.9.2": (1, 14, 0), "0.10.2": (1, 17, 0), "0.11.0": (1, 18, 0),
+    "0.12.0.1": (1, 22, 0),
 }  # fmt: skip
 
 

@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from bridge.benchmarking.benchmark_report import BenchmarkReport, BenchmarkRow
-from bridge.core._jax import enable_x64
 from bridge.core.probes import RANDOM, choose_sizes, draw
 from bridge.exporting.exported_file import read_exported
 from bridge.formats.file_format import Conversion, FileFormat, Runtime, RuntimeCall
@@ -84,7 +84,7 @@ def benchmark(
             f"runtimes has {unknown[0]!r}; expected some of {', '.join(RUNTIMES)}. To do: name "
             "those."
         )
-    with enable_x64():  # files have the dtypes that they were exported with
+    with jax.enable_x64(True):  # files have the dtypes that they were exported with
         benched = _benched(os.fspath(path), signature, seed)
     rows: list[BenchmarkRow] = []
     expected: Sequence[Array] | None = None

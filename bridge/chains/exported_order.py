@@ -11,7 +11,6 @@ import gc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax import export
 
@@ -26,7 +25,6 @@ from xla_call_module.analyses.readable import is_plain
 from xla_call_module.call import CallModule
 from xla_call_module.errors import (
     InteropError,
-    ShardingError,
     StructureError,
     UnsupportedError,
     VersionError,
@@ -157,7 +155,6 @@ def vjp_of(exported: export.Exported) -> export.Exported:
 
     Raises:
         LoweringError: it cannot be lowered for a platform.
-        ShardingError: JAX 0.8 or older was to export for GSPMD, on a mesh without devices.
         StructureError: it has symbolic sizes that its VJP needs as numbers.
         UnsupportedError: it has no VJP, and an operation that cannot be lifted.
         ValueError: JAX cannot differentiate it in reverse mode.
@@ -165,12 +162,12 @@ def vjp_of(exported: export.Exported) -> export.Exported:
     """
     _collect_modules(exported)
     with x64_if_needed(aval.dtype for aval in (*exported.in_avals, *exported.out_avals)):
-        vjp = _vjp_on_mesh(exported)
+        vjp = _trace_vjp(exported)
     _collect_modules(vjp)
     return vjp
 
 
-def _vjp_on_mesh(exported: export.Exported) -> export.Exported:
+def _trace_vjp(exported: export.Exported) -> export.Exported:
     """Return the VJP; an error of JAX that says little becomes one that says what to do."""
     saved = exported.has_vjp()
     trace = exported.vjp if saved else functools.partial(export_vjp_of_lifted, exported)
@@ -185,14 +182,7 @@ def _vjp_on_mesh(exported: export.Exported) -> export.Exported:
         explained = explained or explain_tracing(f"The gradient of {exported.fun_name}", error)
         if explained is not None:
             raise explained from error
-        if exported.nr_devices == 1 or not isinstance(error, AssertionError):
-            raise
-        raise ShardingError(
-            f"{exported.fun_name} was exported for {exported.nr_devices} devices of an "
-            f"AbstractMesh by GSPMD, and JAX {jax.__version__} makes gradients of such a function "
-            "only by Shardy or on a mesh of devices. To do: turn on jax_use_shardy_partitioner "
-            "before the export, make the mesh with jax.make_mesh, or take JAX 0.9 or newer."
-        ) from error
+        raise
 
 
 def _collect_modules(exported: export.Exported) -> None:

@@ -13,13 +13,13 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import jax
 from jax import tree_util
 
 from bridge.cli.command_arguments import SAVE_ARGUMENTS
 from bridge.cli.export_request import ExportRequest
 from bridge.cli.targets import CodeError, Target, find_target
 from bridge.cli.update_command import read_params_option
-from bridge.core._jax import enable_x64
 from bridge.core.operations_option import resolve_order
 from bridge.core.trees import key_names
 from bridge.core.updates import Updates, parse_updates
@@ -71,7 +71,7 @@ def run_export(
     with contextlib.ExitStack() as stack:
         caught = stack.enter_context(warnings.catch_warnings(record=True))
         if request.x64:
-            stack.enter_context(enable_x64())
+            stack.enter_context(jax.enable_x64(True))
         stack.enter_context(relative_locations(folder))
         progress(f"importing {request.target}")
         target = find_target(request.target, folder)

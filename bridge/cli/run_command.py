@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from bridge.core._jax import enable_x64
 from bridge.core.given_arrays import fit_array, parse_json_array, read_array, read_arrays
 from bridge.core.probes import EDGES, RANDOM, choose_sizes, draw
 from bridge.formats.format_registry import format_of
@@ -53,7 +53,7 @@ def run_run_command(options: argparse.Namespace) -> int:
     """Call the function, print or write its results, and return the exit status."""
     given = _read_inputs(options.input)
     # Files have the dtypes that they were exported with, whatever JAX is set to.
-    with enable_x64():
+    with jax.enable_x64(True):
         runnable = format_of(options.path).open(options.path, options.signature)
         arrays, sizes = _arrays(runnable, given, parse_sizes(options.size), seed=options.seed)
         results = runnable.call(arrays)

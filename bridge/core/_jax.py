@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax import experimental, export, lax, tree_util
+from jax import export, lax, tree_util
 from jax.extend import core
 from jax.interpreters import ad
 from jax.sharding import NamedSharding
@@ -40,11 +40,9 @@ __all__ = [
     "devices_of_lowering",
     "dimension_bounds",
     "dlpack_exporter",
-    "enable_x64",
     "has_symbolic_composites",
     "is_certain",
     "is_for_export",
-    "is_lowered_narrow",
     "is_staging",
     "lacks_forward_mode",
     "map_orders",
@@ -117,28 +115,9 @@ def user_locations() -> Iterator[None]:
             clear()
 
 
-def enable_x64(is_enabled: bool = True) -> AbstractContextManager[Any]:  # noqa: FBT001, FBT002
-    """Return a context in which JAX has 64-bit dtypes, or has none.
-
-    It is `jax.enable_x64` now and was `jax.experimental.enable_x64` in JAX 0.7. The gate can go
-    when that is no longer supported.
-    """
-    module: Any = jax if hasattr(jax, "enable_x64") else experimental
-    context: AbstractContextManager[Any] = module.enable_x64(is_enabled)
-    return context
-
-
 def outside_meshes() -> AbstractContextManager[Any]:
-    """Return a context in which no mesh is set.
-
-    It is entered by `jax.sharding.use_abstract_mesh` now, which JAX 0.7 had in jax/_src/mesh.py
-    only. The gate can go when that is no longer supported.
-    """
-    module: Any = jax.sharding
-    if not hasattr(module, "use_abstract_mesh"):
-        with private_name("call_tf on a mesh", "jax"):
-            from jax._src import mesh as module
-    context: AbstractContextManager[Any] = module.use_abstract_mesh(
+    """Return a context in which no mesh is set."""
+    context: AbstractContextManager[Any] = jax.sharding.use_abstract_mesh(
         jax.sharding.AbstractMesh((), ())
     )
     return context
@@ -245,14 +224,12 @@ def shardings_of_trace(
     """Return the shardings of the flat arguments and results of a trace; None on one device.
 
     What `jax.jit` was told is in `_params`, and what the arguments themselves say in
-    `_meta_tys_flat` (jax/_src/stages.py, `Traced`), which were `_lower_callable` and `_args_flat`
-    in JAX 0.7; `args_info` says neither. Without the gate a traced function would lose its
-    shardings, and is refused. It can go when `args_info` has them.
+    `_meta_tys_flat` (jax/_src/stages.py, `Traced`); `args_info` says neither. Without the gate a
+    traced function would lose its shardings, and is refused. It can go when `args_info` has them.
     """
     stage: Any = traced
     with private_name("exporting a traced function", "jax"):
-        told = stage._params if hasattr(stage, "_params") else stage._lower_callable.keywords
-        kinds = stage._meta_tys_flat if hasattr(stage, "_meta_tys_flat") else stage._args_flat
+        told, kinds = stage._params, stage._meta_tys_flat
     own = [getattr(kind, "sharding", None) for kind in kinds or ()]
     given = told.get("in_shardings") or (None,) * len(own)
     own = own if len(own) == len(given) else [None] * len(given)
@@ -290,41 +267,26 @@ def replace_shardings(
 ) -> export.Exported:
     """Return the same `Exported` with other shardings of its arguments and results.
 
-    JAX since 0.9 keeps them in private fields, older versions in public ones as the compiler's form
-    of them, which only a private method gives (jax/_src/export/_export.py). The gate can go when
-    JAX has a public way to say what a changed `Exported` has.
+    JAX keeps them in private fields (jax/_src/export/_export.py). The gate can go when it has a
+    public way to say what a changed `Exported` has.
 
     Args:
         exported: the `Exported`.
         arguments: for each argument a sharding on a mesh without devices, or None.
         results: the same for each result.
     """
-    changed: dict[str, Any]
-    # Where they are somewhere else in a newer JAX, the old ones would stay without a word.
-    if hasattr(exported, "_in_named_shardings") or jax.__version_info__ >= (0, 9):
-        changed = {
-            "_in_named_shardings": arguments,
-            "_out_named_shardings": results,
-        }
-        if has_hlo_shardings():
-            changed["in_shardings_hlo"] = (None,) * len(arguments)
-            changed["out_shardings_hlo"] = (None,) * len(results)
-        # That they are named was for a while a field of its own, and goes without saying since.
-        if hasattr(exported, "_has_named_shardings"):
-            changed["_has_named_shardings"] = True
-    else:
-        changed = {
-            "in_shardings_hlo": _to_hlo(arguments, exported.in_avals),
-            "out_shardings_hlo": _to_hlo(results, exported.out_avals),
-        }
+    changed: dict[str, Any] = {
+        "_in_named_shardings": arguments,
+        "_out_named_shardings": results,
+    }
+    if has_hlo_shardings():
+        changed["in_shardings_hlo"] = (None,) * len(arguments)
+        changed["out_shardings_hlo"] = (None,) * len(results)
+    # That they are named was for a while a field of its own, and goes without saying since.
+    if hasattr(exported, "_has_named_shardings"):
+        changed["_has_named_shardings"] = True
     with private_name("an Exported with other shardings", "jax"):
         return dataclasses.replace(exported, **changed)
-
-
-def _to_hlo(shardings: Shardings, avals: Sequence[Any]) -> tuple[Any, ...]:
-    pairs: Any = zip(shardings, avals, strict=True)
-    with private_name("an Exported with other shardings", "jax"):
-        return tuple(None if s is None else s._to_xla_hlo_sharding(len(a.shape)) for s, a in pairs)
 
 
 def coordination_client() -> Any:
@@ -462,8 +424,8 @@ def is_staging() -> bool:
     """Return whether JAX is tracing a program, which runs later.
 
     Arguments do not tell where there are none that are traced. JAX says so in `jax.extend.core`
-    since version 0.8; before, a constant is traced like everything else. The gate can go when
-    JAX 0.7 is no longer supported.
+    since version 0.10; before, a constant is traced like everything else. The gate can go with
+    JAX 0.9.
     """
     query = getattr(core, "unsafe_am_i_under_a_jit_DO_NOT_USE", None)
     if query is None:
@@ -712,9 +674,9 @@ def _derivative_of_solve(
 def bind_equation(equation: Any, operands: Iterable[Any]) -> Sequence[Any]:
     """Return the results of one equation of a jaxpr, for other operands than it was traced with.
 
-    What its primitive is bound with is a pair in JAX 0.7, of functions and parameters, and only
+    What its primitive is bound with is a pair in JAX 0.9.0, of functions and parameters, and only
     parameters later (docs.jax.dev/en/latest/notebooks/Writing_custom_interpreters_in_Jax.html).
-    The gate can go when JAX 0.7 is no longer supported.
+    The gate can go with JAX 0.9.
     """
     bound = equation.primitive.get_bind_params(equation.params)
     functions, parameters = bound if isinstance(bound, tuple) else ((), bound)
@@ -741,24 +703,12 @@ def has_symbolic_composites() -> bool:
     return True
 
 
-def is_lowered_narrow(dtype: np.dtype[Any]) -> bool:
-    """Return whether constants and iotas of a dtype have fewer bits in a program than in its trace.
-
-    JAX 0.7 narrows those of 64 bits when it lowers them while it has no such dtypes, and not when
-    it traces them while it has (jax/_src/interpreters/mlir.py, `ir_constant` and `iota`). The gate
-    can go when JAX 0.7 is no longer supported.
-    """
-    wide = ("int64", "uint64", "float64", "complex128")
-    return jax.__version_info__ < (0, 8) and dtype.name in wide
-
-
 def vary_together(values: Sequence[Any], like: Sequence[Any] = ()) -> list[Any]:
     """Return the values, each marked as varying over all mesh axes over which any does.
 
     In `jax.shard_map` JAX keeps account of what differs between devices, and derivatives add up
     over the others. What `Exported.call` and callbacks return is not marked, nor are their
-    arguments made alike, so a gradient would be a multiple of what it is. The mark is
-    `jax.lax.pcast` in newer versions and `jax.lax.pvary` in JAX 0.7; the gate can go when
+    arguments made alike, so a gradient would be a multiple of what it is. The gate can go when
     `Exported.call` does this.
 
     Args:
@@ -782,7 +732,4 @@ def _varying(value: Any) -> frozenset[Any]:
 def _vary(value: Any, axes: frozenset[Any]) -> Any:
     if not axes:
         return value
-    lax: Any = jax.lax
-    if hasattr(lax, "pcast"):
-        return lax.pcast(value, tuple(sorted(axes)), to="varying")
-    return lax.pvary(value, tuple(sorted(axes)))
+    return lax.pcast(value, tuple(sorted(axes)), to="varying")

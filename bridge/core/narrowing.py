@@ -14,7 +14,6 @@ import jax
 import numpy as np
 from jax import tree_util
 
-from bridge.core._jax import enable_x64
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import DtypeError
 from xla_call_module.tracebacks import warn
@@ -34,7 +33,7 @@ _PIECE = 1 << 20
 
 def x64_if_needed(dtypes: Iterable[Any]) -> AbstractContextManager[Any]:
     """Return a context in which JAX has dtypes of 64 bits, if any of these dtypes or names is."""
-    return enable_x64() if any(str(dtype) in WIDE for dtype in dtypes) else nullcontext()
+    return jax.enable_x64(True) if any(str(dtype) in WIDE for dtype in dtypes) else nullcontext()
 
 
 def narrow_dtype(dtype: Any) -> np.dtype[Any]:

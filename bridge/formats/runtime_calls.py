@@ -34,9 +34,9 @@ _MAX_SECONDS = 600.0  # for one request
 
 
 def _jax(call: RuntimeCall) -> Callable[[], Sequence[Any]]:
-    from bridge.core._jax import enable_x64  # the processes of others are without JAX
+    import jax  # the processes of others are without it
 
-    enable_x64().__enter__()  # files have the dtypes that they were exported with
+    jax.enable_x64(True).__enter__()  # files have the dtypes that they were exported with
     return format_of(call.path).open(call.path, call.signature).bind(call.inputs)
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 
-from bridge.core._jax import enable_x64
 from bridge.core.backend import platform_of, require_own_runtime
 from bridge.loading.exported_from_call import exported_from_call
 from bridge.loading.signature_calls import call_of_order, calls_of
@@ -141,7 +140,7 @@ def cost_of(
             f"ask for one of these with --platform."
         )
     require_own_runtime(f"what {call.name} costs")
-    with enable_x64():
+    with jax.enable_x64(True):
         lowered = _lower(call if devices else _static(call, sizes), sizes, chosen, devices)
         compiled = lowered.compile() if devices else None
     costs = _analysis(lowered if compiled is None else compiled)

@@ -136,7 +136,7 @@ def _mesh(call: CallModule, meshes: Sequence[Mesh], texts: Sequence[str]) -> tup
 
 
 def _mesh_of_exported(call: CallModule) -> tuple[MeshAxis, ...]:
-    """Return the mesh of the arguments' types, which they have from JAX 0.9 on."""
+    """Return the mesh of the arguments' types, which files of JAX 0.9 and newer have."""
     try:
         description = read_description(call.exported, where=call.name) if call.exported else None
     except InteropError:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jax import export
 
-from bridge.core._jax import is_certain, is_lowered_narrow
+from bridge.core._jax import is_certain
 from bridge.lifting.known_values import (
     DeviceNumber,
     LiftedValue,
@@ -32,9 +32,6 @@ from xla_call_module.stablehlo.modules import tensor_type
 __all__ = ["fold"]
 
 Array = np.ndarray[Any, Any]
-
-# Elements of an operand beyond which an operation is left to XLA where JAX has no program for it.
-_MAX_FOLDED_WIDE = 1 << 24
 
 
 def fold(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
@@ -54,11 +51,9 @@ def fold(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
         return deciding
     if not all(isinstance(operand, (np.ndarray, SizeArray)) for operand in operands):
         return None
-    is_narrow = any(is_lowered_narrow(operand.dtype) for operand in operands)
-    most = _MAX_FOLDED_WIDE if is_narrow else MAX_EVALUATED
     if not any(isinstance(operand, SizeArray) for operand in operands):
-        return evaluate(raw, operands, most=most)
-    if any(np.prod(operand.shape) > most for operand in operands):
+        return evaluate(raw, operands)
+    if any(np.prod(operand.shape) > MAX_EVALUATED for operand in operands):
         return None
     return _fold_sizes(raw, operands)
 

@@ -22,7 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export, lax
 
-from bridge.core._jax import is_lowered_narrow
 from xla_call_module.errors import StructureError, UnsupportedError
 from xla_call_module.stablehlo.constant_evaluation import repeated_element
 
@@ -154,9 +153,9 @@ def as_array(value: LiftedValue) -> Any:
         parts = [_scalar(dim, value.dtype) for dim in value.elements.reshape(-1)]
         return lax.reshape(jnp.stack(parts), value.shape)
     if (repeated := repeated_element(value)) is not None:
-        return lax.broadcast(_constant(repeated), value.shape)
+        return lax.broadcast(repeated, value.shape)
     if isinstance(value, np.ndarray):
-        return _constant(value)
+        return value
     if isinstance(value, DeviceNumber):
         return _device_number(value)
     if isinstance(value, (PlatformChoice, Token)):
@@ -189,15 +188,6 @@ def _device_number(value: DeviceNumber) -> Any:
 def resolved(value: LiftedValue) -> LiftedValue:
     """Return a value as it goes into a function that JAX traces for itself, or out of it."""
     return value.array() if isinstance(value, StructuredArray) else value
-
-
-def _constant(value: np.ndarray[Any, Any]) -> Any:
-    if not is_lowered_narrow(value.dtype):
-        return value
-    if value.dtype.kind == "c":
-        return lax.complex(_constant(value.real), _constant(value.imag))
-    words = np.ascontiguousarray(value).reshape(*value.shape, 1).view(np.uint32)
-    return lax.bitcast_convert_type(words, value.dtype)
 
 
 def _scalar(dimension: Dimension, dtype: np.dtype[Any]) -> jax.Array:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from bridge.core._jax import enable_x64
 from bridge.lifting.known_values import LiftedValue, PlatformChoice
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from bridge.lifting.module_lifting import walk_module
@@ -95,7 +94,8 @@ def dtypes_of(module: Any) -> AbstractContextManager[Any]:
         for result in operation.results:
             text = str(result.type)
             if "64" in text and "tensor<" in text and _is_wide(text):
-                return enable_x64()
+                wide: AbstractContextManager[Any] = jax.enable_x64(True)
+                return wide
     return contextlib.nullcontext()
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from bridge.core._jax import is_lowered_narrow
 from bridge.lifting.elementwise_primitives import in_bytes
 from bridge.lifting.known_values import (
     Dimension,
@@ -37,10 +36,6 @@ def _dynamic_iota(op: LiftedOperation) -> LiftedValue:
 
 def _count(op: LiftedOperation, shape: Sequence[Dimension]) -> LiftedValue:
     axis = op.integer("iota_dimension")
-    if is_lowered_narrow(op.dtype) and all(isinstance(dim, int) for dim in shape):
-        # Computed while it is traced, as what threefry counts by 64 bits has to be.
-        numbers = np.arange(shape[axis]).astype(op.dtype)
-        return np.broadcast_to(numbers.reshape([-1] + [1] * (len(shape) - axis - 1)), shape)
     return lax.broadcasted_iota(op.dtype, shape, axis)
 
 

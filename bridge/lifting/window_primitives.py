@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bridge.core._jax import enable_x64
 from bridge.lifting.known_values import Dimension, as_array
 from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, LiftingRule
 from bridge.lifting.reduction_primitives import (
@@ -169,11 +168,11 @@ def _differentiable(
     function = jax.custom_jvp(reduced)
     dtypes = [start.dtype for start in starts]
     later = region.traced(dtypes * 2)
-    mode = enable_x64 if jax.config.read("jax_enable_x64") else contextlib.nullcontext
+    is_wide = jax.config.read("jax_enable_x64")
 
     @function.defjvp
     def push(primals: Any, tangents: Any) -> Any:
-        with mode():
+        with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
             return jax.jvp(
                 lambda *arrays: tuple(_fold(later, arrays, starts, windows, None)),
                 primals,

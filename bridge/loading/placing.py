@@ -79,7 +79,7 @@ class OnMesh:
         self._paths = argument_paths(exported.in_tree)
         try:
             self.shardings = tuple(exported.in_shardings_jax(mesh))
-        # JAX 0.8 and older find names for the compiler's form, or else contradict themselves.
+        # For the compiler's form, as of JAX 0.8, JAX finds names, or contradicts itself.
         except (ValueError, AssertionError) as error:
             raise ShardingError(
                 f"The arguments of {name} do not all lie on the mesh that it was loaded for: "

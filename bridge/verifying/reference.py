@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from bridge.core._jax import enable_x64
 from bridge.core.backend import require_own_runtime
 from bridge.core.given_arrays import fit_array
 from bridge.core.keys import to_logical, to_physical
@@ -63,7 +62,7 @@ def make_trials(
     """
     require_own_runtime("what to compare with")
     wanted = request or TrialRequest()
-    with enable_x64():
+    with jax.enable_x64(True):
         references = [_SignatureReference(s, wanted) for s in model.signatures.values()]
         own = {reference.key: reference.inputs for reference in references}
         wanted.check_inputs({**own, **(others or {})})

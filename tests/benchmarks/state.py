@@ -4,8 +4,8 @@ A token of the decoder takes about twice as long as in JAX 0.10, of which a prof
 2.21, a token in 8.1 ms, in JAX 3.6 ms): 7.2 ms are the compiled code, 0.9 ms dispatch, locks and
 the thread that waits. The XLA in TensorFlow's wheel fuses the slice of a layer into the product
 with it (`bitcast_dot_fusion`, 1.3 ms for each product with the values of a cache), which newer ones
-do not (a slice and a product, 0.3 and 0.1 ms). The XLA of JAX 0.7 does so as well, and takes 11.6
-ms where JAX 0.10 takes 4.5. Nothing is copied: the new cache has the memory of the old one.
+do not (a slice and a product, 0.3 and 0.1 ms). Nothing is copied: the new cache has the memory of
+the old one.
 
 What is ours is at most what `variables_of_steps` compares: a step through the file, against a
 function that TensorFlow compiles with as many variables.

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import export, lax
+from jax import enable_x64, export, lax
 
 import bridge
 from savedmodel.model import DEFAULT_SIGNATURE
-from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES, DType
 
 # What two XLA versions, or one with different flags, may differ by.

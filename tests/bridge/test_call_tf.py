@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
+from jax import enable_x64
 from jax.test_util import check_grads
 
 import bridge
 from bridge import InteropError, jax2tf
-from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES, WIDE
 from xla_call_module.errors import ArgumentError, DtypeError, FormatError, StructureError
 

@@ -15,12 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
-from jax import export
+from jax import enable_x64, export
 
 import bridge
 from bridge.converting import converted_function
 from tests.bridge.models import bit_patterns
-from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import (
     ArgumentError,

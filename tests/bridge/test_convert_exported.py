@@ -11,12 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
-from jax import export
+from jax import enable_x64, export
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import bridge
 from tests.work import times_called
-from tests.x64 import enable_x64
 from xla_call_module._jax import parse_artifact, serialize_artifact
 from xla_call_module.errors import DtypeError, InteropError, StructureError, VersionError
 

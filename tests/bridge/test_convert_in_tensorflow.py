@@ -11,10 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
-from jax import lax
+from jax import enable_x64, lax
 
 import bridge
-from tests.x64 import enable_x64
 from xla_call_module.errors import InteropError
 
 X = np.linspace(-1, 1, 6).astype(np.float32).reshape(2, 3)

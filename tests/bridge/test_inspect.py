@@ -253,8 +253,7 @@ def test_constants(tmp_path):
     order = found.signatures[0].orders[0]
     (constant,) = order.constants
     assert (constant.type, constant.bytes) == ("tensor<300xf32>", 1200)
-    if jax.__version_info__ >= (0, 9):  # older ones do not say where constants come from
-        assert "test_inspect.py" in constant.location
+    assert "test_inspect.py" in constant.location
     assert order.constant_bytes == 1200
     assert [(p.constant, p.bytes, p.share) for p in found.parameters] == [(True, 120_000, 1.0)]
 

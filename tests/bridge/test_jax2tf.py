@@ -18,13 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
-from jax import export
+from jax import enable_x64, export
 
 import bridge
 from bridge import jax2tf as ours
 from tests.bridge.converters import BOTH, GRADIENTS, import_converter
 from tests.jax_versions import INCONCLUSIVE
-from tests.x64 import enable_x64
 from xla_call_module._tf import imported_release
 from xla_call_module.errors import MissingDependencyError
 
@@ -536,11 +535,9 @@ class TestMistakes:
             f(np.float32(1))
 
     def test_deprecated_arguments(self, jax2tf):
-        # That of JAX 0.7 still has something to enable, and deprecates that it is not enabled.
-        value = jax2tf is ours or jax.__version_info__ >= (0, 8)
         for name in ("native_serialization", "enable_xla"):
             with pytest.warns(DeprecationWarning, match=f"{name}.* deprecated"):
-                f = jax2tf.convert(jnp.sin, **{name: value})
+                f = jax2tf.convert(jnp.sin, **{name: True})
             assert f(0.0).numpy() == 0.0
 
     def test_an_unknown_argument(self, jax2tf):

@@ -12,14 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
-from jax import export
+from jax import enable_x64, export
 
 import bridge
 import savedmodel
 from tests.bridge.models import BY_NAME, CASES
 from tests.bridge.pytrees import physical
 from tests.policy.source import PACKAGES
-from tests.x64 import enable_x64
 from xla_call_module import from_exported, retarget
 from xla_call_module.errors import (
     DtypeError,

@@ -96,7 +96,6 @@ def test_one_that_has_no_vjp_stays_so(exported):
     assert not bridge.retarget(read, "2.14").has_vjp()
 
 
-@pytest.mark.skipif(not hasattr(lax, "AccuracyMode"), reason="JAX 0.7 has no accuracy to ask for")
 def test_what_only_the_vjp_contains_is_found_when_it_is_asked_for():
     @jax.custom_vjp
     def plain(x):

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
+from jax import enable_x64
 
 import bridge
 import savedmodel
@@ -22,7 +23,6 @@ from tests.bridge.pytrees import read_meta_graph, read_paths
 from tests.exports import export_of
 from tests.jax_versions import bits_of
 from tests.work import times_called
-from tests.x64 import enable_x64
 from tests.xla_flags import with_xla_flags
 from xla_call_module._jax import parse_artifact, serialize_artifact
 from xla_call_module.dtypes import DTYPES

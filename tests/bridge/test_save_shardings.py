@@ -17,7 +17,6 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 import bridge
 import savedmodel
 from tests.bridge.pytrees import read_meta_graph
-from tests.jax_versions import GRADIENTS_FOR_GSPMD, KEEPS_NAMES_OF_AXES
 from tests.policy.source import ROOT
 from tests.xla_call_module.sharding_strategies import device_indices, shard_shape
 from tests.xla_flags import with_xla_flags
@@ -70,8 +69,6 @@ def _manual(x):
 @pytest.fixture(scope="module", params=[True, False], ids=["shardy", "gspmd"])
 def partitioner(request):
     """Set whether JAX lowers for Shardy, for as long as the tests with it run."""
-    if not (request.param or GRADIENTS_FOR_GSPMD):
-        pytest.skip("this JAX has no gradients of what it exports for GSPMD without devices")
     before = jax.config.jax_use_shardy_partitioner
     jax.config.update("jax_use_shardy_partitioner", request.param)
     yield request.param
@@ -251,14 +248,13 @@ def test_they_are_read_back(origin, partitioner, request):
     (signature,) = savedmodel.read(request.getfixturevalue(origin)).signatures
     call, vjp = signature.function.chain
     assert (call.nr_devices, call.uses_shardy) == (8, partitioner)
-    if KEEPS_NAMES_OF_AXES:
-        on_mesh = "on the mesh data 4 x model 2"
-        assert [str(spec.sharding) for spec in call.args] == [
-            f"() {on_mesh}", f"(whole, model) {on_mesh}", f"(data) {on_mesh}"
-        ]  # fmt: skip
-        assert [str(spec.sharding) for spec in call.results] == [
-            f"() {on_mesh}", f"(data, model) {on_mesh}"
-        ]  # fmt: skip
+    on_mesh = "on the mesh data 4 x model 2"
+    assert [str(spec.sharding) for spec in call.args] == [
+        f"() {on_mesh}", f"(whole, model) {on_mesh}", f"(data) {on_mesh}"
+    ]  # fmt: skip
+    assert [str(spec.sharding) for spec in call.results] == [
+        f"() {on_mesh}", f"(data, model) {on_mesh}"
+    ]  # fmt: skip
     assert vjp.results[1].sharding == call.args[1].sharding
     exported = bridge.load(request.getfixturevalue(origin)).signatures["serving_default"].exported
     (of_b, of_w, of_x) = exported.in_shardings_jax(MESH)
@@ -267,21 +263,17 @@ def test_they_are_read_back(origin, partitioner, request):
     )  # fmt: skip
 
 
-def test_gradients_that_jax_does_not_have(tmp_path):
+def test_gradients_for_gspmd_on_a_mesh_without_devices(tmp_path):
     split = _on("data")
     before = jax.config.jax_use_shardy_partitioner
     jax.config.update("jax_use_shardy_partitioner", False)
     try:
         exported = export.export(jax.jit(jnp.cos, in_shardings=split, out_shardings=split))(X)
-        if GRADIENTS_FOR_GSPMD:
-            bridge.save(exported, tmp_path / "m")
-        else:
-            with pytest.warns(UserWarning, match=r"without a gradient, because .*jax\.make_mesh"):
-                bridge.save(exported, tmp_path / "m")
+        bridge.save(exported, tmp_path / "m")
     finally:
         jax.config.update("jax_use_shardy_partitioner", before)
     (signature,) = savedmodel.read(tmp_path / "m").signatures
-    assert len(signature.function.chain) == 1 + GRADIENTS_FOR_GSPMD
+    assert len(signature.function.chain) == 2
 
 
 @pytest.mark.usefixtures("partitioner")

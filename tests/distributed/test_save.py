@@ -23,8 +23,8 @@ from tests.policy.source import ROOT
 
 X = np.linspace(-1, 1, 32, dtype=np.float32).reshape(2, 16)
 FAILED, KILLED = 3, -signal.SIGKILL
-# How JAX's runtime ends a process when another one has died; that of 0.8 exits.
-ENDED = 1 if (0, 8) <= jax.__version_info__ < (0, 9) else -signal.SIGABRT
+# How JAX's runtime ends a process when another one has died.
+ENDED = -signal.SIGABRT
 PREFIX = "variables/variables"
 
 

@@ -6,7 +6,6 @@ Each has two devices of the CPU, and they are connected by `jax.distributed`.
 from __future__ import annotations
 
 import gc
-import inspect
 import itertools
 import os
 import pathlib
@@ -300,15 +299,12 @@ def main(scenario, port, size, rank, out):
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", DEVICES)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    limits = {
-        "heartbeat_timeout_seconds": HEARTBEAT_SECONDS, "shutdown_timeout_seconds": 20
-    }  # fmt: skip
-    known = inspect.signature(jax.distributed.initialize).parameters  # JAX 0.7 has not all
     jax.distributed.initialize(
         f"127.0.0.1:{port}",
         int(size),
         int(rank),
-        **{name: seconds for name, seconds in limits.items() if name in known},
+        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        shutdown_timeout_seconds=20,
     )
     try:
         SCENARIOS[scenario](out)

@@ -15,7 +15,6 @@ import bridge
 import savedmodel
 from bridge.core._jax import replace_shardings
 from bridge.meshes import mesh_of, shards_of, to_svg, to_text
-from tests.jax_versions import KEEPS_NAMES_OF_AXES
 from xla_call_module._jax import logical_device_ids, with_logical_device_ids
 from xla_call_module.errors import ShardingError, StructureError
 
@@ -176,7 +175,6 @@ def test_gradients_of_the_second_order(saved, tmp_path, exported):
         ((1, 1), ("data", "model")),
     ],
 )
-@pytest.mark.skipif(not KEEPS_NAMES_OF_AXES, reason="it is for GSPMD, with no names of axes")
 def test_a_file_for_an_older_tensorflow(exported, tmp_path, sizes, names):
     bridge.save(exported, tmp_path / "m", params=PARAMS, tensorflow="2.16")
     mesh = make(sizes, names)
@@ -194,7 +192,6 @@ def test_devices_in_another_order(saved):
     np.testing.assert_array_equal(shards[7].data, PARAMS["w"][:, :8])
 
 
-@pytest.mark.skipif(not KEEPS_NAMES_OF_AXES, reason="the compiler's shardings are those of before")
 def test_a_sharding_with_an_order_of_devices(tmp_path):
     """The module says it as well as the sharding of the argument."""
     mesh = make((4, 2))
@@ -219,11 +216,6 @@ def test_a_sharding_with_an_order_of_devices(tmp_path):
 
 def test_a_symbolic_batch(tmp_path):
     bridge.save(export(rows="4*b"), tmp_path / "m", params=PARAMS)
-    if not KEEPS_NAMES_OF_AXES:  # it is for GSPMD
-        assert_right(bridge.load(tmp_path / "m", mesh=make((4, 2)))(X[:4]), X[:4])
-        with pytest.raises(ShardingError, match="do not all lie on the mesh"):
-            bridge.load(tmp_path / "m", mesh=make((2, 4)))(X[:4])
-        return
     model = bridge.load(tmp_path / "m", mesh=make((2, 4)))
     assert_right(model(X[:4]), X[:4])
     assert_right(model(X[:8]), X[:8])
@@ -244,7 +236,6 @@ def test_exported_for_one_device(tmp_path):
     assert_right(found)
 
 
-@pytest.mark.skipif(not KEEPS_NAMES_OF_AXES, reason="names of axes of size 1 are not kept")
 def test_exported_on_a_mesh_of_one_device(tmp_path):
     """What was tried out on one device is spread over all."""
     bridge.save(export((1, 1)), tmp_path / "m", params=PARAMS)
@@ -256,7 +247,6 @@ def test_exported_on_a_mesh_of_one_device(tmp_path):
     assert_right(bridge.load(tmp_path / "m")(X))
 
 
-@pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="this JAX cannot set a mesh")
 @pytest.mark.parametrize("sizes", [(4, 2), (2, 4)])
 def test_explicit_axes(saved, sizes):
     mesh = make(sizes, kind=EXPLICIT)
@@ -401,12 +391,9 @@ def on_one_device(saved_on_one_device):
     return bridge.load(saved_on_one_device)
 
 
-@pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="this JAX cannot set a mesh")
 @pytest.mark.parametrize("spec", [None, P("data"), P("data", "model")])
 @pytest.mark.parametrize("kind", [AUTO, EXPLICIT])
 def test_exported_for_one_device_on_axes_of_each_kind(saved_on_one_device, kind, spec):
-    if spec is None and kind is EXPLICIT and jax.__version_info__ < (0, 9):
-        pytest.skip("this JAX has no gradients of a reshard from no mesh")
     mesh = make((2, 2), kind=kind)
     loaded = bridge.load(saved_on_one_device, mesh=mesh)
     w, x = jnp.arange(1.0, 3.0), jnp.sin(jnp.arange(8.0)).reshape(4, 2)

@@ -25,8 +25,6 @@ PARAMS = {
     "w": np.arange(8 * 16, dtype="float32").reshape(8, 16) / 100,
 }
 CHANGED = {name: value + 1 for name, value in PARAMS.items()}
-# Older versions of JAX keep no names of axes where TensorFlow or a gradient is between.
-NAMED = jax.__version_info__ >= (0, 9)
 X = np.linspace(-1, 1, 32 * 8, dtype="float32").reshape(32, 8)
 
 
@@ -108,8 +106,6 @@ def test_a_function_around_it(with_a_function):
 
 @pytest.mark.parametrize("sizes", [(4, 2), (2, 4), (2, 2), (1, 1)])
 def test_a_function_around_it_on_a_mesh(with_a_function, sizes):
-    if sizes != (4, 2) and not NAMED:
-        pytest.skip("older versions of JAX keep no names of axes")
     folder, expected = with_a_function
     mesh = make(sizes)
     model = bridge.load(folder, mesh=mesh)
@@ -187,8 +183,6 @@ def test_a_file_of_jax2tf(of_jax2tf, sizes):
     assert found["y"].sharding.is_equivalent_to(NamedSharding(mesh, P("data", "model")), 2)
     for name in ("y", "n"):
         np.testing.assert_allclose(found[name], values[name], rtol=1e-5)
-    if not NAMED:
-        return
     call = model.default.exported.call
     of_w = jax.jit(jax.grad(lambda params: call(params, x)["y"].sum()))(model.params)["w"]
     np.testing.assert_allclose(of_w, values["w"], rtol=1e-5)

@@ -6,13 +6,13 @@ import jax
 import numpy as np
 import pytest
 import tensorflow as tf
+from jax import enable_x64
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import bridge
 import savedmodel
 from savedmodel.variables.tensor_bundle import read_index
 from savedmodel.variables.tensor_slices import is_readable_in_slices
-from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES
 
 ROWS, COLUMNS = 8, 6

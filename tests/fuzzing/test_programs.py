@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import enable_x64
 
 from tests.fuzzing.plain_programs import generating as hostile
 from tests.fuzzing.plain_programs.statements import HOSTILE
@@ -19,7 +20,6 @@ from tests.fuzzing.programs.outcomes import FAILURES
 from tests.fuzzing.programs.program import Argument, Parameter, Program, Statement
 from tests.fuzzing.programs.reducing import reduce
 from tests.fuzzing.programs.statements import STATEMENTS
-from tests.x64 import enable_x64
 from tests.xla_flags import VARIABLE
 
 PARTS, OF_A_PART = 6, 52

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from jax import enable_x64
 
 from tests.fuzzing.programs import accuracy
 from tests.fuzzing.programs.outcomes import FAILURES
@@ -13,7 +14,6 @@ from tests.fuzzing.tf_programs.case import TensorFlowCase
 from tests.fuzzing.tf_programs.generating import CHECKS, PREAMBLE, generate
 from tests.fuzzing.tf_programs.statements import STATEMENTS
 from tests.renewed_process import RenewedProcess
-from tests.x64 import enable_x64
 
 # One alone, which `make test` runs.
 SEEDS = (range(1), range(1, 10), *(range(first, first + 10) for first in range(10, 60, 10)))

@@ -24,8 +24,8 @@ __all__ = ["Break", "breaks_in", "main"]
 
 # A version that is a pre-release itself is what lets pip choose one, of this package alone.
 PRE_RELEASES = (
-    "jax>=0.7.1.dev0",
-    "jaxlib>=0.7.1.dev0",
+    "jax>=0.9.0.dev0",
+    "jaxlib>=0.9.0.dev0",
     "keras>=3.5.0.dev0",
     "tensorflow-cpu>=2.18.0rc0",
 )

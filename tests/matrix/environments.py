@@ -40,7 +40,7 @@ class Environment:
 
     Attributes:
         name: of its folder, such as `tf-2.18.1`.
-        version: the framework's, as far as it is asked for: `2.18`, `0.7.1`.
+        version: the framework's, as far as it is asked for: `2.18`, `0.9.0`.
         requirements: what is installed into it.
         pins: versions other than those of constraints.txt.
         beside: what is installed without what it asks for.
@@ -144,12 +144,12 @@ USUAL = ("2.14", "2.16", "2.18", "2.20", "2.21")
 # The oldest that pyproject.toml allows, one in between, and the newest, which needs Python 3.12;
 # each with the newest neighbours that take it.
 WRITERS = (
-    _jax("0.7.1", {"dm-haiku": "0.0.14", "equinox": "0.13.0", "flax": "0.12.0"}),
-    _jax("0.8.3", {"dm-haiku": "0.0.16", "flax": "0.12.6"}),
+    _jax("0.9.0", {"dm-haiku": "0.0.16", "flax": "0.12.6"}),
+    _jax("0.10.2", {"flax": "0.12.8"}),
     _jax("0.12.0.1", {"flax": "0.12.12"}, pythons=("python3.13", "python3.12")),
 )
 # Those that run on every Python that the project supports.
-USUAL_JAX = ("0.7.1", "0.8.3")
+USUAL_JAX = ("0.9.0", "0.10.2")
 
 
 def find_python(environment: Environment, *, wanted: str = "") -> Python | None:

@@ -6,10 +6,10 @@ Only the lowering is checked: of the platforms, the CPU alone is where these tes
 import dataclasses
 
 import pytest
+from jax import enable_x64
 
 from tests.matrix import files
 from tests.matrix.functions import CASES
-from tests.x64 import enable_x64
 from xla_call_module.analyses.custom_calls import check_custom_calls
 from xla_call_module.platforms import PLATFORMS
 from xla_call_module.stablehlo.modules import open_module, read_main

@@ -61,7 +61,7 @@ WRONG = (
     Cell("0.10.2", "2.18", "2.18", "dot", Outcome.FAILED, "off by 1"),
     Cell("0.10.2", "2.18", "2.18", "dot", Outcome.REFUSED, "No reason."),
     Cell("0.10.2", "2.19", "2.19", "dot", Outcome.REFUSED, "What runs it is 2.19."),
-    Cell("0.8.3", "2.18", "2.18", "dot", Outcome.REFUSED, "What runs it is 2.19."),
+    Cell("0.9.0", "2.18", "2.18", "dot", Outcome.REFUSED, "What runs it is 2.19."),
 )
 
 # Does as it is told by the names of its cells.
@@ -440,7 +440,7 @@ def test_what_is_beside_brings_nothing_along(tmp_path, monkeypatch):
 def test_no_environment_is_made_when_no_time_is_left(monkeypatch):
     monkeypatch.setattr("tests.matrix.runs.prepare", None)  # a call of it would fail
     cells = with_each_jax(only=USUAL_JAX, step=None, until=0)
-    assert [cell.case for cell in cells] == ["tests with jax-0.7.1", "tests with jax-0.8.3"]
+    assert [cell.case for cell in cells] == ["tests with jax-0.9.0", "tests with jax-0.10.2"]
     assert {(cell.outcome, cell.message) for cell in cells} == {
         (Outcome.ABSENT, "no time was left")
     }

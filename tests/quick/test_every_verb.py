@@ -127,7 +127,7 @@ def test_call_tf(transform, options):
 
 
 def test_call_tf_in_an_export(tmp_path):
-    f = bridge.call_tf(lambda x: tf.tanh(x) * 2.0, graph=True)
+    f = bridge.call_tf(lambda x: tf.tanh(x) * 2.0, graph=True, shapes="b, 3")
     bridge.save(f, tmp_path / "model", args="f32[b,3]")
     close(next(iter(tf.saved_model.load(tmp_path / "model")(X[:2]))), 2 * np.tanh(X[0]))
 

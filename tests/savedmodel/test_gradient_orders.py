@@ -105,8 +105,6 @@ def test_a_foreign_file(foreign, name, tmp_path):
 @pytest.fixture(scope="module")
 def accurate(tmp_path_factory):
     """A function whose second gradient alone asks for what TensorFlow 2.16 does not have."""
-    if not hasattr(jax.lax, "AccuracyMode"):
-        pytest.skip("JAX 0.7 has no accuracy to ask for")
 
     @jax.custom_vjp
     def slope(x):

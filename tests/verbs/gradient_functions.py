@@ -14,10 +14,8 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-from jax import export, lax
+from jax import enable_x64, export, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-from tests.x64 import enable_x64
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,8 +124,8 @@ def test_every_release_reads_a_version_with_a_date():
 
 
 def test_a_jaxlib_is_found_by_what_it_reads():
-    assert jaxlib_for((1, 13, 0)) == "0.7.1 or newer"
-    assert jaxlib_for((1, 13, 1)) == "0.8.3 or newer"
+    assert jaxlib_for((1, 13, 7)) == "0.9.0 or newer"
+    assert jaxlib_for((1, 13, 8)) == "0.9.2 or newer"
     assert jaxlib_for((2, 0, 0)).startswith("newer than ")
     assert list(JAXLIBS.values()) == sorted(JAXLIBS.values())
     oldest, newest = stablehlo_versions()

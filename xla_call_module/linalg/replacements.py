@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax import experimental, export
+from jax import export
 
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.linalg.lapack import Routine, parse_target
@@ -61,10 +61,8 @@ def replacement(form: LibraryForm) -> bytes:
 @contextmanager
 def _plain_settings() -> Iterator[None]:
     """Set JAX's configuration as the replacements need it, whatever the user's is."""
-    # JAX 0.8 moved the context out of `jax.experimental`.
-    home: Any = jax if hasattr(jax, "enable_x64") else experimental
     with (
-        home.enable_x64(True),
+        jax.enable_x64(True),
         jax.default_matmul_precision("highest"),
         jax.numpy_dtype_promotion("standard"),
         jax.numpy_rank_promotion("allow"),

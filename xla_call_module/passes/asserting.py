@@ -315,7 +315,7 @@ def _is_argument(value: Any) -> bool:
 
 
 def _number_of(argument: Any) -> int:
-    # With JAX 0.7.1 an operand says less of itself than what it is.
+    # With JAX 0.9.0 an operand says less of itself than what it is.
     number: int = ir.BlockArgument(argument).arg_number
     return number
 

@@ -192,7 +192,7 @@ def _write(value: np.ndarray[Any, Any], argument: Any, spec: TensorSpec) -> Any:
             f"The constant for {spec.path} is {value.dtype}{list(value.shape)}; the module takes "
             f"{spec}. To do: hand it the constant that the pass took out."
         )
-    with argument.location:  # and in its context, which JAX 0.7 does not tell
+    with argument.location:
         element = ir.RankedTensorType(argument.type).element_type
         data: Any = np.ascontiguousarray(value)
         if value.dtype.kind == "V":  # a float of ml_dtypes, of which MLIR takes the bits

@@ -13,13 +13,13 @@ import jax
 import numpy as np
 from jax import export
 
-from bridge.core._jax import enable_x64, has_symbolic_composites, tracing_error_kind
+from bridge.core._jax import has_symbolic_composites, tracing_error_kind
 from bridge.core.narrowing import x64_if_needed
 from bridge.lifting.known_values import Dimension, StructuredArray
 from bridge.lifting.lifted_function import dtypes_of
 from bridge.lifting.lifting_table import LiftingTable
 from bridge.lifting.module_lifting import walk_module
-from xla_call_module._jax import ir, move_operation
+from xla_call_module._jax import ir
 from xla_call_module.analyses.constraints import constraints_of
 from xla_call_module.call import CallModule
 from xla_call_module.dtypes import Array
@@ -112,7 +112,7 @@ def retrace(
         return [boundary.leave(one, dtype) for one, dtype in zip(results, dtypes, strict=True)]
 
     with open_module(call.module) as module:
-        dtypes = enable_x64() if is_wide else dtypes_of(module)
+        dtypes = jax.enable_x64(True) if is_wide else dtypes_of(module)
     with x64_if_needed(spec.dtype.name for spec in (*call.args, *call.results)), dtypes:
         return export.export(jax.jit(retraced, keep_unused=True), platforms=[call.platforms[0]])(
             *avals
@@ -190,7 +190,7 @@ class Locations:
             locations = [ir.Module.parse(text).operation.location for text in texts]
             for operation in walk(module):
                 if found := _NUMBER.findall(str(operation.location)[:_MAX_NAME]):
-                    move_operation(operation, locations[int(found[-1])])
+                    operation.location = locations[int(found[-1])]
 
 
 # The name of a scope is the first part of a location.

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from bridge.core._jax import enable_x64, outside_meshes
+from bridge.core._jax import outside_meshes
 from xla_call_module.dtypes import WIDE
 from xla_call_module.stablehlo.attributes import value_attributes
 from xla_call_module.stablehlo.call_graph import COMPOSITE, REFERENCES, named_by
@@ -164,7 +164,7 @@ def _own_graph(
     del random
     specs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in _symbolic(avals)]
     try:
-        with enable_x64(x64), jax.disable_jit(disable=False), outside_meshes():
+        with jax.enable_x64(x64), jax.disable_jit(disable=False), outside_meshes():
             exported = export.export(jax.jit(lambda *given: function(*given)))(*specs)
     except (NotImplementedError, TypeError, ValueError):  # not for these dtypes
         return None

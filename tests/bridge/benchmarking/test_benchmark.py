@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import enable_x64
 
 import bridge
 from bridge.benchmarking.benchmark import benchmark
 from bridge.benchmarking.benchmark_report import BenchmarkReport, BenchmarkRow, draw
 from bridge.cli.main import main
-from bridge.core._jax import enable_x64
 from xla_call_module.errors import StructureError
 
 pytest.importorskip("litert_converter")

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
+from jax import enable_x64
 
 import bridge
-from tests.x64 import enable_x64
 from xla_call_module.errors import StructureError, UnsupportedError
 
 X = np.arange(3, dtype=np.float32)

@@ -17,7 +17,7 @@ import savedmodel
 from bridge.chains.orders import ChainOptions
 from bridge.chains.residuals import split_at_residuals
 from tests.work import times_called
-from tests.x64 import enable_x64
+from jax import enable_x64
 from xla_call_module._jax import parse_artifact, serialize_artifact
 from xla_call_module.errors import StructureError, UnsupportedError
 from xla_call_module.exported import from_exported

@@ -12,11 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export
+from jax import enable_x64, export
 
 import bridge
 from bridge.cli.main import main
-from bridge.core._jax import enable_x64
 from bridge.core.given_arrays import read_arrays
 
 CLASSES = """

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
+from jax import enable_x64
 
 import bridge
 from bridge.batching.batches import BatchedSignature
 from bridge.core.narrowing import check_narrowing, narrow_array
 from bridge.keras import ExportedLayer
-from tests.x64 import enable_x64
 from xla_call_module.errors import DtypeError
 
 LARGE = np.array([2**40, 1, 2])

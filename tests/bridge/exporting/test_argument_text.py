@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jax import export
+from jax import enable_x64, export
 
 import bridge
 from bridge.exporting.argument_specs import to_specs
@@ -22,7 +22,6 @@ from bridge.exporting.argument_text import (
     parse_arguments,
     to_text,
 )
-from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES, WIDE
 from xla_call_module.errors import ArgumentError, DtypeError, InteropError, StructureError
 

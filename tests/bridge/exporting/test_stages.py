@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import enable_x64
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import bridge
 from bridge.exporting.stages import signature_of
-from tests.x64 import enable_x64
 from xla_call_module import from_exported
 from xla_call_module.errors import PlatformError, ShardingError, StructureError
 
@@ -190,7 +190,7 @@ def test_several_devices():
 def test_wide_dtypes_are_those_of_the_trace():
     with enable_x64(True):
         traced = jax.jit(lambda x: x * (1 + 1e-12) - x).trace(jax.ShapeDtypeStruct((2,), "float64"))
-        stages = (traced, traced.lower())  # JAX 0.7 lowers it here only
+        stages = (traced, traced.lower())
         x = np.ones(2)
     for stage in stages:
         exported = bridge.exported_from_stage(stage)

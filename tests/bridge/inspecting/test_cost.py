@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import enable_x64
 
 import bridge
 import savedmodel
 from bridge.cli.inspect_command import module_text
 from bridge.cli.main import main
 from bridge.inspecting.cost import costs_of_model, parse_sizes
-from tests.x64 import enable_x64
 from xla_call_module.errors import PlatformError, ShardingError, StructureError
 
 PARAMS = {"w": np.ones((16, 8), np.float32), "c": np.ones((8, 8), np.float32)}

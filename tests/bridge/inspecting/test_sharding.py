@@ -52,8 +52,6 @@ def exported(request):
 def test_the_mesh_and_its_arrays(exported, tensorflow, partitioner):
     report = _read(exported, tensorflow)
     assert report.partitioner == partitioner
-    if jax.__version_info__ < (0, 9) and partitioner == "GSPMD":
-        pytest.skip("older versions of JAX keep the names of the axes in Shardy's attributes alone")
     assert report.mesh == (MeshAxis("data", 4), MeshAxis("model", 2))
     found = {(a.role, a.path): (a.axes, a.parts, a.tiles) for a in report.arrays}
     assert found == {

@@ -27,10 +27,9 @@ if __name__ == "__main__":
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import export
+from jax import enable_x64, export
 
 import bridge
-from tests.x64 import enable_x64
 from xla_call_module.errors import InteropError
 
 __all__ = ["Outcome", "harnesses", "judge", "sample"]

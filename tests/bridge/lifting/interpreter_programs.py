@@ -24,11 +24,11 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
+from jax import enable_x64
 
 import bridge
 from bridge.loading.exported_from_call import exported_from_call
 from tests.bridge.lifting.reference_interpreter import differs, read_dense
-from tests.x64 import enable_x64
 from xla_call_module.errors import InteropError
 from xla_call_module.mlir_files import call_of_file
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
+from jax import enable_x64
 
 import bridge
 from tests.bridge.lifting.operation_programs import (
@@ -26,7 +27,6 @@ from tests.bridge.lifting.operation_programs import (
 )
 from tests.bridge.lifting.reference_interpreter import differs, interpret
 from tests.bridge.lifting.structural_programs import structural_cases
-from tests.x64 import enable_x64
 
 __all__ = ["all_cases", "faults_of"]
 

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import enable_x64
 from jaxlib.mlir.dialects import stablehlo
 
 import bridge
 from bridge.lifting.lifting_table import JAX_TABLE
 from bridge.loading.exported_from_call import exported_from_call
-from tests.x64 import enable_x64
 from xla_call_module.errors import UnsupportedError
 from xla_call_module.mlir_files import call_of_file
 

@@ -18,7 +18,6 @@ import bridge
 from tests.bridge.lifting.interpreter_programs import judge_program, programs_of
 from tests.bridge.lifting.judged_operations import all_cases, faults_of
 from tests.bridge.lifting.reference_interpreter import differs
-from tests.jax_versions import COMPUTES_NARROW_INTEGERS, INTERPRETS_SOLVES
 from xla_call_module.errors import DtypeError, UnsupportedError
 
 # Operations that the interpreter does not have, or has for several devices and programs.
@@ -35,10 +34,6 @@ _NOT_JUDGED = {
 
 @pytest.mark.parametrize("dtype", ["bool", "int4", "uint8", "bfloat16", "float32", "complex64"])
 def test_operations_are_what_the_interpreter_makes_of_them(dtype):
-    if not INTERPRETS_SOLVES and dtype == "float32":
-        pytest.skip("the interpreter of this jaxlib ends the process at a triangular solve")
-    if not COMPUTES_NARROW_INTEGERS and dtype == "int4":
-        pytest.skip("XLA of this jaxlib transposes integers of 4 bits wrongly")
     cases = list(all_cases(dtype))
     assert faults_of(cases) == []
     assert faults_of(cases, constants=True) == []
@@ -97,8 +92,6 @@ def test_files_of_the_interpreters_tests_are_read_and_judged(tmp_path):
 def test_narrow_dtypes_are_arguments_and_results(name):
     if not hasattr(jnp, name):
         pytest.skip(f"this JAX has no {name}")
-    if not COMPUTES_NARROW_INTEGERS and name.endswith("int2"):
-        pytest.skip("XLA of this jaxlib converts integers of 2 bits wrongly")
     array = np.array([1, 0, 1, -1 if name[0] != "u" else 3]).astype(getattr(ml_dtypes, name))
     exported = export.export(jax.jit(lambda x: (x, x.astype(jnp.float32) * 2)))(array)
     same, doubled = bridge.to_jax(exported)(array)
@@ -109,7 +102,6 @@ def test_narrow_dtypes_are_arguments_and_results(name):
 
 
 @pytest.mark.parametrize("element", ["i2", "ui2"])
-@pytest.mark.skipif(not COMPUTES_NARROW_INTEGERS, reason="this XLA has no right int2")
 def test_integers_of_two_bits_are_joined_and_sorted(element):
     text = f"""func.func @main(%x: tensor<3x{element}>) -> tensor<6x{element}> {{
       %y = stablehlo.concatenate %x, %x, dim = 0 : (tensor<3x{element}>, tensor<3x{element}>)

@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export, lax
+from jax import enable_x64, export, lax
 
 import bridge
-from tests.x64 import enable_x64
 
 _OPERATIONS = {"add": lax.add, "multiply": lax.mul, "maximum": lax.max}
 _REDUCTIONS = {

@@ -12,11 +12,10 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
-from jax import export, tree_util
+from jax import enable_x64, export, tree_util
 from onnx.reference import ReferenceEvaluator
 
 import bridge
-from bridge.core._jax import enable_x64
 
 # ONNX Runtime takes no arrays of these from Python, so they are carried as float32.
 _CARRIED = {np.dtype(name): np.dtype("float32") for name in

@@ -6,9 +6,9 @@ import contextlib
 
 import jax
 import numpy as np
+from jax import enable_x64
 
 import bridge
-from bridge.core._jax import enable_x64
 from bridge.loading.exported_from_call import exported_from_call
 from tests.bridge.onnx.checking import assert_same, evaluate, run
 from xla_call_module._jax import ir, make_ir_context

@@ -10,7 +10,7 @@ import pytest
 
 import bridge
 from bridge.cli.main import main
-from tests.x64 import enable_x64
+from jax import enable_x64
 from xla_call_module.errors import StructureError, UnsupportedError
 
 pytest.importorskip("onnxruntime")

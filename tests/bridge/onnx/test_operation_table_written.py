@@ -342,7 +342,6 @@ def test_integers_to_negative_powers(base):
         "%r0 = stablehlo.power %a, %b : tensor<2xi32>",
         [np.full(2, base, np.int32), np.array([-1, -2], np.int32)],
         np.array([{1: 1, -1: -1}.get(base, 0), abs(base) == 1], np.int32),
-        in_jax=base >= 0 or jax.__version_info__ >= (0, 9),  # older ones compute 0 of -1
     )
 
 

@@ -6,10 +6,9 @@ import dataclasses
 
 import jax
 import numpy as np
-from jax import export
+from jax import enable_x64, export
 
 import bridge
-from bridge.core._jax import enable_x64
 from tests.bridge.onnx.checking import assert_same, evaluate, run, to_storage
 from xla_call_module._jax import ir, make_ir_context
 from xla_call_module.stablehlo.modules import serialize_module

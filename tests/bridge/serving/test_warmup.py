@@ -11,13 +11,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
+from jax import enable_x64
 
 import bridge
 from bridge.batching.batch_sizes import parse_sizes
 from bridge.serving import add_warmup, publish
 from bridge.serving.warmup import MAX_RECORDS, WARMUP_FILE
 from tests.bridge.serving.conftest import PARAMS, export
-from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import enable_x64, lax
 
 from tests.bridge.onnx.edges import FLOATS, INTEGERS, edges, pairs
 from tests.bridge.tf_operations.checking import check
-from tests.x64 import enable_x64
 
 
 @pytest.fixture(autouse=True)

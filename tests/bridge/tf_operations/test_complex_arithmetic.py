@@ -7,10 +7,9 @@ import itertools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import enable_x64, lax
 
 from tests.bridge.tf_operations.checking import check
-from tests.x64 import enable_x64
 
 _PARTS = (0.0, -0.0, 1.0, -1.5, 3.0)
 _FINITE = np.array([complex(*parts) for parts in itertools.product(_PARTS, repeat=2)])

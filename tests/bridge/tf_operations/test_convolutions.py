@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import enable_x64, lax
 
 from tests.bridge.onnx.edges import INTEGERS
 from tests.bridge.tf_operations.checking import check, lowered, operations
-from tests.x64 import enable_x64
 from xla_call_module.errors import UnsupportedError
 
 _NHWC = ("NHWC", "HWIO", "NHWC")

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import enable_x64, lax
 
 from tests.bridge.onnx.edges import FLOATS, INTEGERS, SIGNED, edges, pairs
 from tests.bridge.tf_operations.checking import check, operations
-from tests.x64 import enable_x64
 
 _TO_EVEN = lax.RoundingMethod.TO_NEAREST_EVEN
 

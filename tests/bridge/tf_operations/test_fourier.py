@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import enable_x64
 
 from tests.bridge.tf_operations.checking import check, operations
-from tests.x64 import enable_x64
 
 
 @pytest.mark.parametrize("name", ["float32", "float64"])

@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 import numpy as np
 import pytest
-from jax import export, lax
+from jax import enable_x64, export, lax
 
 from tests.bridge.tf_operations.checking import check, check_call, operations
-from tests.x64 import enable_x64
 
 _ROUNDING = {"rtol": 1e-4, "of_largest": True}
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import enable_x64, lax
 
 from tests.bridge.onnx.edges import FLOATS, INTEGERS, edges
 from tests.bridge.tf_operations.checking import check, operations
-from tests.x64 import enable_x64
 
 
 def _normal(*shape):

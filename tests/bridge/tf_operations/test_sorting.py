@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import enable_x64, lax
 
 from tests.bridge.onnx.edges import FLOATS, INTEGERS, edges
 from tests.bridge.tf_operations.checking import check, check_call, export_call, lowered
-from tests.x64 import enable_x64
 from xla_call_module.errors import UnsupportedError
 
 

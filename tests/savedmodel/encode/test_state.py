@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
+from jax import enable_x64
 
 import bridge
-from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES, NARROW_DTYPES
 from xla_call_module.errors import DtypeError
 

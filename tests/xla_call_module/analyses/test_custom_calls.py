@@ -21,8 +21,6 @@ from xla_call_module.stablehlo import modules as stablehlo
 
 SQUARE = jax.ShapeDtypeStruct((3, 3), "float32")
 MATRIX = np.eye(3, dtype="float32") * 4
-# JAX 0.7 leaves the Cholesky decomposition on GPUs to XLA.
-CALLS_CUSOLVER = jax.__version_info__ >= (0, 8)
 
 
 def _export(function, *specs, platforms=("cpu",), checks=()):
@@ -117,8 +115,8 @@ class TestBranches:
 
     NAMES = {  # noqa: RUF012 - read only
         "cpu": ["lapack_spotrf_ffi"],
-        "cuda": ["cusolver_potrf_ffi"] * CALLS_CUSOLVER,
-        "rocm": ["hipsolver_potrf_ffi"] * CALLS_CUSOLVER,
+        "cuda": ["cusolver_potrf_ffi"],
+        "rocm": ["hipsolver_potrf_ffi"],
         "tpu": [],
     }
     FUNCTIONS = {  # noqa: RUF012 - read only

@@ -5,9 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
-from jax import export, lax
+from jax import enable_x64, export, lax
 
-from tests.x64 import enable_x64
 from xla_call_module.analyses.dependence import dependencies, narrowest_floats
 from xla_call_module.exported import from_exported
 

@@ -156,8 +156,7 @@ class TestWhatJaxLowers:
     def test_a_collective(self, primitive, platforms):
         function, name = COLLECTIVES[primitive]
         exported = export.export(_shard(function), platforms=platforms)(X)
-        # JAX 0.8 and older know where the `shard_map` is called and not what is inside.
-        line = r"\d+" if jax.__version_info__ < (0, 9) else function.__code__.co_firstlineno
+        line = function.__code__.co_firstlineno
         rest = r", or export it for the others, platforms=\['cuda', 'tpu'\]"
         with pytest.raises(
             PlatformError,

@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
+from jax import enable_x64
 
 import bridge
-from tests.x64 import enable_x64
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.passes.constants import HOISTED_FROM, largest_constants, restore_constants
@@ -35,9 +35,7 @@ def test_largest_constants(exported):
     first, second = largest_constants(exported.mlir_module_serialized, 2)
     assert (first.type, first.bytes) == ("tensor<40x30xf32>", 4800)
     assert (second.type, second.bytes) == ("tensor<8xi8>", 8)
-    # JAX 0.8 and older do not say where a constant comes from.
-    known = jax.__version_info__ >= (0, 9)
-    assert ("test_constants.py:" if known else "an unknown place") in first.location
+    assert "test_constants.py:" in first.location
 
 
 def test_a_file_that_would_be_too_large(exported, tmp_path, monkeypatch):

@@ -292,9 +292,7 @@ class TestPlatforms:
         """It is portable, so the CPU shows that it is right."""
         function, *args = FUNCTIONS[name]
         call = _call(function, *args, platforms=[platform])
-        # JAX 0.7 leaves the Cholesky decomposition on GPUs to XLA.
-        is_native = name == "cholesky" and jax.__version_info__ < (0, 8)
-        assert any(map(is_portable, _targets(call))) is not is_native
+        assert any(map(is_portable, _targets(call)))
         anywhere = dataclasses.replace(call, disabled_checks=(DisabledCheck("platform"),))
         _check(function, *args, call=anywhere)
 

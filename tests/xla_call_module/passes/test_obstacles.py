@@ -85,9 +85,6 @@ def test_an_operation_that_a_release_refuses():
     assert last.removable is False
 
 
-@pytest.mark.skipif(
-    not hasattr(jax.lax, "AccuracyMode"), reason="JAX 0.7 has no accuracy to ask for"
-)
 def test_an_operation_without_an_older_form():
     def accurate(x):
         return jax.lax.exp(x, accuracy=jax.lax.AccuracyMode.HIGHEST)

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export, lax
+from jax import enable_x64, export, lax
 
-from tests.x64 import enable_x64
 from xla_call_module import from_exported
 from xla_call_module.descriptions.description_json import read_description
 from xla_call_module.errors import FormatError, PlatformError

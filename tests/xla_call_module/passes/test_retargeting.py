@@ -44,11 +44,6 @@ COMPOSITES = {
 X = np.linspace(-0.9, 0.9, 11, dtype=np.float32)
 
 
-NO_ACCURACY = pytest.mark.skipif(
-    not hasattr(lax, "AccuracyMode"), reason="JAX 0.7 has no accuracy to ask for"
-)
-
-
 def _run(call, *args):
     return [x.numpy() for x in Op(call).run([tf.constant(np.asarray(x)) for x in args])]
 
@@ -178,11 +173,11 @@ class TestWhatCannotBeExpressed:
         [
             pytest.param(
                 _accurate, "vhlo.exponential_v2 with result_accuracy HIGHEST", "2.19",
-                "ask for no accuracy= .* gradients of erf .* jax.custom_jvp", marks=NO_ACCURACY,
+                "ask for no accuracy= .* gradients of erf .* jax.custom_jvp",
             ),
             pytest.param(
                 _tolerant, "vhlo.tanh_v2 with result_accuracy TOLERANCE", "2.20",
-                "ask for no accuracy= .* gradients of erf .* jax.custom_jvp", marks=NO_ACCURACY,
+                "ask for no accuracy= .* gradients of erf .* jax.custom_jvp",
             ),
             (
                 _algorithm, "stablehlo.dot_general with an explicit algorithm", "2.19",

@@ -53,8 +53,6 @@ def to_hlo(sharding):
 def test_the_form_is_the_one_that_xla_gives_it(sharding):
     if sharding.num_devices == 1:
         return  # XLA leaves a tile of no dimensions, and refuses to read it
-    if "unreduced" in sharding.subgroups and not hasattr(_TYPES, "UNREDUCED"):
-        return  # that of JAX 0.7 does not know it
     found, wanted = sharding.canonical(), to_hlo(sharding)
     assert found.canonical() == found
     assert (sharding_to_text(found), sharding_to_proto(found)) == (
@@ -66,9 +64,7 @@ def test_the_form_is_the_one_that_xla_gives_it(sharding):
 @given(named_shardings())
 def test_names_are_what_jax_makes_of_them(sharding):
     found, wanted = sharding_from_jax(sharding, RANK), sharding._to_xla_hlo_sharding(RANK)
-    # Before 0.9 JAX wrote tiles, too, where there is one device.
-    one_tile = jax.__version_info__ < (0, 9) and wanted.num_devices() == 1
-    assert sharding_to_text(found) == ("{replicated}" if one_tile else repr(wanted))
+    assert sharding_to_text(found) == repr(wanted)
     assert found.is_fully_replicated == sharding.is_fully_replicated
     shape = array_of(sharding, RANK)
     assert shard_shape(found, shape) == sharding.shard_shape(shape)
@@ -78,16 +74,7 @@ def test_names_are_what_jax_makes_of_them(sharding):
 @given(pairs_of_named_shardings())
 def test_equivalence(pair):
     left, right = (sharding_from_jax(sharding, RANK) for sharding in pair)
-    assert left.is_equivalent_to(right) == _is_equivalent(*pair)
-
-
-def _is_equivalent(left, right):
-    """Return what `is_equivalent_to` says, which before JAX 0.9 asks for the devices of a mesh."""
-    if jax.__version_info__ >= (0, 9):
-        return left.is_equivalent_to(right, RANK)
-    forms = [sharding._to_xla_hlo_sharding(RANK) for sharding in (left, right)]
-    whole = left.is_fully_replicated and right.is_fully_replicated
-    return (whole or forms[0] == forms[1]) and left.memory_kind == right.memory_kind
+    assert left.is_equivalent_to(right) == pair[0].is_equivalent_to(pair[1], RANK)
 
 
 def test_both_versions_of_an_order_are_equivalent():
@@ -183,10 +170,6 @@ def test_manual_and_unreduced_axes():
     sharding = NamedSharding(mesh, PartitionSpec("y", unreduced={"x"}))
     found = sharding_from_jax(sharding, 2)
     assert found.placement.unreduced == ("x",)
-    if jax.__version_info__ < (0, 8):
-        with pytest.raises(ValueError, match="only works with the shardy partitioner"):
-            sharding._to_xla_hlo_sharding(2)
-        return
     assert sharding_to_text(found) == repr(sharding._to_xla_hlo_sharding(2))
 
 

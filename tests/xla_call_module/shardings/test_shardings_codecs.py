@@ -20,7 +20,6 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from tests.xla_call_module.sharding_strategies import named_shardings, tilings
 from xla_call_module._jax import (
     has_hlo_shardings,
-    has_named_shardings,
     logical_device_ids,
     with_logical_device_ids,
 )
@@ -294,7 +293,7 @@ def test_the_order_of_devices_is_kept():
 
 
 def test_an_exported_has_its_shardings_in_one_of_two_ways():
-    """By the names of axes, as JAX has them since 0.9, or in the compiler's form, as before."""
+    """By the names of axes, or in the compiler's form, as in files of JAX 0.8."""
     mesh = AbstractMesh((2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
     split = NamedSharding(mesh, PartitionSpec("a", ("b",)))
     fun = jax.jit(lambda x, y: (x, y.sum()), in_shardings=(split, None))
@@ -302,9 +301,6 @@ def test_an_exported_has_its_shardings_in_one_of_two_ways():
     (found, other), results = exported_shardings(exported, (2, 1), (2, 0))
     assert (sharding_to_text(found), other) == ("{devices=[2,2]<=[4]}", None)
     assert len(results) == 2
-    if not has_named_shardings():
-        assert found.placement is None
-        return
     assert found.placement.dims == (DimAxes(("a",)), DimAxes(("b",)))
     if not has_hlo_shardings():
         return
@@ -317,10 +313,7 @@ def test_an_exported_has_its_shardings_in_one_of_two_ways():
     assert found == tiled([2, 2, 1])
 
 
-@pytest.mark.skipif(
-    not (0, 9) <= jax.__version_info__ < (0, 12),
-    reason="all shardings are of the compiler, or a public name tells them",
-)
+@pytest.mark.skipif(jax.__version_info__ >= (0, 12), reason="a public name tells the shardings")
 def test_shardings_that_cannot_be_found_are_not_left_out():
     """Where JAX has put its private field elsewhere, nothing is exported as if it had none."""
     mesh = AbstractMesh((2,), ("a",))

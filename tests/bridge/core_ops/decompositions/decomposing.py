@@ -7,11 +7,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import export
+from jax import enable_x64, export
 
 from bridge.core_ops.decompositions.decomposition import Decomposed, Decomposition, decompose
 from bridge.loading.exported_from_call import exported_from_call
-from tests.x64 import enable_x64
 from xla_call_module.call import CallModule
 from xla_call_module.exported import from_exported
 from xla_call_module.stablehlo.modules import open_module, tensor_type, walk
@@ -47,8 +46,6 @@ def decomposed(
     made = decompose(before, decompositions)
     operations, elements = contents(made.call)
     allowed = contents(before)[1].union(*(one.needs for one in decompositions), {"i32"})
-    if jax.config.jax_enable_x64:  # of which JAX 0.7 has constants as words
-        allowed.add("ui32")
     for one in decompositions:
         assert not operations & one.operations
         assert not elements & one.elements

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from jax import enable_x64
 
 from bridge.core_ops.decompositions.composed_operations import COMPOSED_OPERATIONS
 from bridge.core_ops.decompositions.decomposition import decompose
 from bridge.loading.exported_from_call import exported_from_call
 from tests.bridge.core_ops.decompositions.decomposing import contents
 from tests.bridge.onnx.written import exported
-from tests.x64 import enable_x64
 from xla_call_module.exported import from_exported
 
 FEATURES = np.array([2, 0.5, -1])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from jax import enable_x64
 
 from bridge.core.narrow_types import NARROW_TYPES, NarrowFloat
 from bridge.core_ops.decompositions.narrow_rounding import round_to
-from tests.x64 import enable_x64
 
 FLOATS = [one for one in NARROW_TYPES.values() if isinstance(one, NarrowFloat)]
 

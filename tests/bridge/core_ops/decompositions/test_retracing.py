@@ -9,7 +9,6 @@ import pytest
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
 from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS
 from tests.bridge.core_ops.decompositions.decomposing import decomposed
-from tests.jax_versions import MOVES_OPERATIONS
 from xla_call_module.errors import UnsupportedError
 from xla_call_module.stablehlo.modules import open_module, walk
 from xla_call_module.stablehlo.operation_locations import describe_location
@@ -21,7 +20,6 @@ def sine_of_product(z, x):
     return jnp.abs(product), jnp.sin(x)
 
 
-@pytest.mark.skipif(not MOVES_OPERATIONS, reason="this JAX moves no operations")
 def test_operations_are_where_those_were_that_they_are_traced_for():
     specs = [jax.ShapeDtypeStruct((3,), dtype) for dtype in ("complex64", "float32")]
     made = decomposed(sine_of_product, specs, COMPLEX_AS_PAIRS)

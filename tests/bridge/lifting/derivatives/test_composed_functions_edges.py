@@ -4,14 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export, lax, nn
+from jax import enable_x64, export, lax, nn
 from jax.extend.core import primitives
 from jax.interpreters import ad
 from jax.scipy import special
 
 import bridge
 from bridge.lifting.derivatives import own_lowerings
-from tests.x64 import enable_x64
 
 _POINTS = (
     0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, 1e-30, -1e-30, 1e30, -1e30, 0.5, -0.5, 2.0, -3.0, np.nan,

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import enable_x64, lax
 
 import bridge
 from bridge.litert.runtime import Runtime
-from tests.x64 import enable_x64
 from xla_call_module.errors import DtypeError
 
 REAL, IMAG = (

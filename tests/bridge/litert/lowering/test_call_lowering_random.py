@@ -5,9 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from jax import lax
-
-from tests.x64 import enable_x64
+from jax import enable_x64, lax
 
 KEY = np.array([3, 2**31 + 5], np.uint32)
 

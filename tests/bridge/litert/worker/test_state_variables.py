@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import enable_x64
 
 import bridge
 from bridge.litert.litert_model import bind_signatures
 from bridge.litert.runtime import Runtime, compare_model
 from bridge.verifying.bound_trials import make_trials
-from tests.x64 import enable_x64
 from xla_call_module.errors import DtypeError, StructureError, UnsupportedError
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")

@@ -6,12 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import enable_x64, lax
 
 import bridge
 from tests.bridge.onnx.checking import assert_same, evaluate, operations, run
-from tests.jax_versions import MOVES_OPERATIONS
-from tests.x64 import enable_x64
 
 Z = (np.sin(np.arange(32) ** 1.3) + 1j * np.cos(np.arange(32) ** 1.7)).reshape(4, 8)
 
@@ -108,7 +106,6 @@ def test_parameters_are_pairs(tmp_path):
     assert_same(run(model, [x]), [as_pairs(params["w"] @ x)], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.skipif(not MOVES_OPERATIONS, reason="this JAX moves no operations")
 def test_names_in_the_source_are_kept():
     def function(z):
         with jax.named_scope("block"):
