@@ -72,10 +72,13 @@ def _fault(target: Target, batch: Batch, case: Case, call: Call, number: int, fo
     return difference(
         found, call.expected[number], ulps=ulps, dtype=dtype,
         each=case.elementwise and batch.form != "second gradient",
+        zeros=target.zeros,
     )  # fmt: skip
 
 
-def difference(found: Array, expected: Array, *, ulps: float, dtype: str, each: bool) -> str:
+def difference(
+    found: Array, expected: Array, *, ulps: float, dtype: str, each: bool, zeros: bool = True
+) -> str:
     """Return how results differ; nothing if they do not.
 
     Args:
@@ -83,14 +86,15 @@ def difference(found: Array, expected: Array, *, ulps: float, dtype: str, each: 
         expected: JAX's.
         ulps: the allowed difference of floats, in units in the last place.
         dtype: that of which the units are.
-        each: whether elements are compared for themselves alone, with the signs of zeros;
-            otherwise relative to the largest element.
+        each: whether elements are compared for themselves alone; otherwise relative to the
+            largest element.
+        zeros: whether their signs of zeros are compared, too.
     """
     if (found.dtype, found.shape) != (expected.dtype, expected.shape):
         return f"{found.dtype}{found.shape} instead of {expected.dtype}{expected.shape}"
     if found.dtype.kind == "c":
         parts = [np.stack([one.real, one.imag]) for one in (found, expected)]
-        return difference(*parts, ulps=ulps, dtype=parts[0].dtype.name, each=each)
+        return difference(*parts, ulps=ulps, dtype=parts[0].dtype.name, each=each, zeros=zeros)
     if found.dtype.kind in "biu":
         return _worst(found, expected, found != expected)
     info = ml_dtypes.finfo(dtype if found.dtype.name == "float32" else found.dtype)
@@ -102,7 +106,7 @@ def difference(found: Array, expected: Array, *, ulps: float, dtype: str, each: 
     with np.errstate(all="ignore"):
         apart = np.where(finite, np.abs(one - other), 0)
     wrong |= apart > allowed + float(info.smallest_normal)
-    if each:
+    if each and zeros:
         wrong |= (one == 0) & (other == 0) & (np.signbit(one) != np.signbit(other))
     return _worst(found, expected, wrong)
 

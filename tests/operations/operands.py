@@ -44,7 +44,7 @@ class Operand:
 
     shape: tuple[int, ...]
     low: float = -2.0
-    high: float = 2.0
+    high: float = 2.6
     dtype: str | None = None
     rows: bool = False
     extreme: bool = True
@@ -59,7 +59,7 @@ class Operand:
         return self.shape if count is None or not self.rows else (count, *self.shape[1:])
 
 
-def rows(*shape: int, low: float = -2.0, high: float = 2.0, **options: Any) -> Operand:
+def rows(*shape: int, low: float = -2.0, high: float = 2.6, **options: Any) -> Operand:
     """Return an operand whose first dimension is a number of rows."""
     return Operand((ROWS, *shape), low, high, rows=True, **options)
 
@@ -81,8 +81,14 @@ def made(make: Callable[[], Any], *shape: int, **options: Any) -> Operand:
     return Operand(shape, extreme=False, values=make, **options)
 
 
-def edges(dtype: str, *, special: bool = True) -> Array:
-    """Return the numbers of a dtype at which operations differ."""
+def edges(dtype: str, *, special: bool = True, bounds: bool = True) -> Array:
+    """Return the numbers of a dtype at which operations differ.
+
+    Args:
+        dtype: the dtype.
+        special: whether infinities and NaN are among them.
+        bounds: whether the greatest floats and the least normal one are.
+    """
     kind = numpy_dtype(dtype)
     if dtype == "bool":
         return np.array([False, True])
@@ -97,7 +103,9 @@ def edges(dtype: str, *, special: bool = True) -> Array:
         return np.array(numbers, kind)
     info = ml_dtypes.finfo(kind)
     bounds_of = [float(info.max), -float(info.max), float(info.smallest_normal)]
-    return np.array([*_FINITE, *bounds_of, *(_SPECIAL if special else [])]).astype(kind)
+    return np.array(
+        [*_FINITE, *(bounds_of if bounds else []), *(_SPECIAL if special else [])]
+    ).astype(kind)
 
 
 def _spread(operand: Operand, shape: Sequence[int], dtype: str, start: int) -> Array:
@@ -132,7 +140,9 @@ def elements(
     """
     plain = [_spread(one, (12,), dtype, 5 * place) for place, one in enumerate(operands)]
     chosen = [
-        _few(edges(one.dtype or dtype), len(operands) + few) if one.extreme else plain[place][:3]
+        _few(edges(one.dtype or dtype, bounds=len(operands) == 1), len(operands) + few)
+        if one.extreme
+        else plain[place][:3]
         for place, one in enumerate(operands)
     ]
     combined = list(zip(*itertools.product(*chosen), strict=True))
@@ -161,7 +171,7 @@ def structured(operand: Operand, dtype: str, kind: str, count: int | None, start
         return array
     name = operand.dtype or dtype
     if kind == "edges":
-        numbers = np.roll(edges(name, special=False), -start)
+        numbers = np.roll(edges(name, special=False, bounds=False), -start)
         return np.resize(numbers, shape).astype(array.dtype)
     if array.dtype.kind in "iu" or not array.size:
         return array

@@ -33,10 +33,12 @@ class Target(Protocol):
     Attributes:
         name: its name.
         ulps: by how many units in the last place its results may differ from JAX's.
+        zeros: whether the signs of zeros are JAX's.
     """
 
     name: str
     ulps: float
+    zeros: bool
 
     def run(self, batch: Batch, folder: Path) -> list[list[Array]]:
         """Return the results of each call of the artifact of a batch."""
@@ -47,6 +49,7 @@ class LiftedToJax:
 
     name = "JAX"
     ulps = 16.0
+    zeros = True
 
     def run(self, batch: Batch, folder: Path) -> list[list[Array]]:
         """Lift the plain form, and transform what was lifted."""
@@ -65,6 +68,7 @@ class TensorFlowByXla:
 
     name = "TensorFlow"
     ulps = 16.0
+    zeros = True
 
     def run(self, batch: Batch, folder: Path) -> list[list[Array]]:
         """Save, load, and call the signature."""
@@ -86,6 +90,7 @@ class TensorFlowOperations:
 
     name = "TensorFlow operations"
     ulps = 32.0
+    zeros = True
 
     def __init__(self) -> None:
         """Start the process."""
@@ -124,6 +129,7 @@ class OnnxRuntime:
 
     name = "ONNX Runtime"
     ulps = 64.0
+    zeros = False
 
     def run(self, batch: Batch, folder: Path) -> list[list[Array]]:
         """Convert and run; complex numbers are pairs outside."""
@@ -143,10 +149,8 @@ class OnnxRuntime:
         for call in artifact.calls:
             given = _named([COMPLEX_AS_PAIRS.boundary.store(array) for array in call.arrays])
             results = session.run(outputs, {name: given[name] for name in wanted})
-            found.append([
-                array[..., 0] + 1j * array[..., 1] if other.dtype.kind == "c" else array
-                for array, other in zip(results, call.expected, strict=True)
-            ])  # fmt: skip
+            pairs = zip(results, call.expected, strict=True)
+            found.append([_of_pairs(array, other.dtype) for array, other in pairs])
         return found
 
 
@@ -155,6 +159,7 @@ class LiteRT:
 
     name = "LiteRT"
     ulps = 64.0
+    zeros = False
 
     def __init__(self) -> None:
         """Start the process."""
@@ -196,6 +201,11 @@ def opened(name: str) -> Iterator[Target]:
     finally:
         if hasattr(target, "close"):
             target.close()
+
+
+def _of_pairs(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Return complex numbers of their parts; another array as it is."""
+    return np.ascontiguousarray(array).view(dtype)[..., 0] if dtype.kind == "c" else array
 
 
 def _names(artifact: Artifact) -> tuple[list[str], list[str]]:

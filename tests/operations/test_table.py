@@ -76,7 +76,7 @@ def test_a_cell_is_right_or_recorded():
     (batch,) = batches([case for case in CASES if case.name == "jax.lax.exp"], ["static"], "first")
     assert not unexpected("JAX", batch, Outcome("jax.lax.exp", "right"))
     assert unexpected("JAX", batch, Outcome("jax.lax.exp", "differs", "why")) == "differs: why"
-    absent = next(entry for entry in deviations() if entry.outcome == "absent")
+    absent = next(entry for entry in deviations() if entry.outcome == "absent" and entry.forms)
     form = absent.forms[0]
     (case,) = (case for case in CASES if case.name == absent.cases[0])
     assert case.has(form, case.dtypes[0])
