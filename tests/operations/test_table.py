@@ -10,6 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from tests.operations import page
 from tests.operations.artifacts import Batch
 from tests.operations.case import FORMS, public_function
 from tests.operations.cells import batches, deviations, is_there, unexpected, without_case
@@ -113,3 +114,12 @@ def test_signs_of_zeros_differ():
 def test_edges_are_of_their_dtype(dtype):
     assert edges(dtype).dtype.name == dtype
     assert len(np.unique(edges(dtype))) > (dtype != "bool")
+
+
+def test_the_page_is_that_of_the_records():
+    """`python -m tests.operations.page` writes it."""
+    _, _, rest = page.PAGE.read_text().partition(page.BEGIN)
+    shown, end, _ = rest.partition(page.END)
+    assert end
+    subjects = len({case.subject for case in CASES})
+    assert shown.strip() == page.section(len(CASES), subjects, deviations())

@@ -53,7 +53,7 @@ CASES = (
         note="of dtype",
         by=lambda f, k: [
             _drawn(lambda key, dtype=dtype: f(key, (5,), dtype=dtype), k)
-            for dtype in ("float32", "float16", "bfloat16")
+            for dtype in ("float32", "float16")
         ],
     ),
     *_of_shape("double_sided_maxwell", KEY, loc=0.5, scale=2.0, shape=(4,), by=_drawn),
