@@ -41,6 +41,7 @@ class Case:
             results are compared relative to their largest element.
         loose: by how much the allowed difference is multiplied.
         without: the forms that there are not, since JAX has none.
+        long: whether it takes long to convert, so that the quick part leaves it out.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Case:
     elementwise: bool = False
     loose: float = 1.0
     without: tuple[str, ...] = ()
+    long: bool = False
 
     def has(self, form: str, dtype: str) -> bool:
         """Return whether there is such a form of such a dtype."""
@@ -78,6 +80,7 @@ class Lines:
     elementwise: bool = False
     loose: float = 1.0
     without: tuple[str, ...] = field(default=())
+    long: bool = False
 
     def __call__(
         self,
@@ -103,7 +106,7 @@ class Lines:
             function = called if by is None else functools.partial(by, called)
             yield Case(
                 f"{subject}({said})" if said else subject, subject, function, operands,
-                self.dtypes, self.elementwise, self.loose, self.without,
+                self.dtypes, self.elementwise, self.loose, self.without, self.long,
             )  # fmt: skip
 
 

@@ -18,14 +18,17 @@ __all__ = ["all_batches", "check", "name_of", "quick_batches"]
 @cache
 def quick_batches() -> tuple[Batch, ...]:
     """Return the cells of one dtype for each case."""
-    return tuple(batches(CASES, ["static"], "first"))
+    return tuple(batches([case for case in CASES if not case.long], ["static"], "first"))
 
 
 @cache
 def all_batches(forms: Sequence[str]) -> tuple[Batch, ...]:
     """Return the other cells of some forms."""
     quick = set(quick_batches())
-    return tuple(batch for batch in batches(CASES, forms, "all") if batch not in quick)
+    short = [case for case in CASES if not case.long]
+    long = [case for case in CASES if case.long]
+    found = (*batches(short, forms, "all"), *batches(long, forms, "all"))
+    return tuple(batch for batch in found if batch not in quick)
 
 
 def name_of(batch: Batch) -> str:

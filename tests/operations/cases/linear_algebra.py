@@ -33,7 +33,8 @@ _products = Lines("jax.numpy.linalg", (*FLOATS, "int32"), loose=2)
 _values = Lines("jax.numpy.linalg", ("float32", "float64"), loose=64, without=("second gradient",))
 _alone = ("vmap", "gradient", "second gradient")
 _none = Lines("jax.lax.linalg", ("float32", "float64"), loose=64, without=_alone)
-_scipy_none = Lines("jax.scipy.linalg", ("float32", "float64"), loose=64, without=_alone)
+_scipy_none = Lines("jax.scipy.linalg", ("float32", "float64"), loose=64, without=_alone, long=True)
+_long = Lines("jax.scipy.linalg", ("float32", "float64"), loose=64, long=True)
 
 
 def _up_to_signs(f, *arrays):
@@ -97,8 +98,8 @@ CASES = (
     ],
     *_scipy("qr", TALL, mode="economic"),
     *_scipy("qr_multiply", TALL, Operand((3, 5), extreme=False), mode="right"),
-    *_scipy("polar", SQUARE),
-    *_scipy("expm_frechet", SQUARE, SYMMETRIC),
+    *_long("polar", SQUARE),
+    *_long("expm_frechet", SQUARE, SYMMETRIC),
     *Lines("jax.scipy.linalg", ("float32", "float64"), loose=64, without=("second gradient",))(
         "svd", TALL, compute_uv=False
     ),

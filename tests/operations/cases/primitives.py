@@ -206,7 +206,7 @@ CASES = (
     *_rows("reduce_sum reduce_prod reduce_max reduce_min", M, axes=(0,)),
     *_rows("reduce_sum reduce_max", M, axes=(0, 1)),
     *Lines("jax.lax", (*INTEGERS, "bool"))("reduce_and reduce_or reduce_xor", M, axes=(0,)),
-    *_rows("reduce", M, note="of a function", by=_reduced),
+    *_rows("reduce", PLAIN, note="of a function", by=_reduced),
     *_rows(
         "reduce",
         M,

@@ -24,7 +24,7 @@ _bits = Lines("jax.random", ("uint32",), without=_WITHOUT)
 _floats = Lines("jax.random", ("float32", "float16", "bfloat16", "float64"), loose=16,
                 without=_WITHOUT)  # fmt: skip
 _of_shape = Lines("jax.random", ("float32", "float64"), loose=32, without=_WITHOUT)
-_gradual = Lines("jax.random", ("float32",), loose=64, without=_WITHOUT)
+_gradual = Lines("jax.random", ("float32",), loose=64, without=_WITHOUT, long=True)
 
 CASES = (
     *_bits("bits", KEY, shape=(5,), by=_drawn),

@@ -15,7 +15,7 @@ M = rows(4)
 
 _maps = Lines("jax.scipy.special", FLOATS, elementwise=True, loose=4)
 _series = Lines("jax.scipy.special", ("float32", "float64"), elementwise=True, loose=32)
-_mild = Lines("jax.scipy.special", ("float32", "float64"), elementwise=True, loose=64)
+_mild = Lines("jax.scipy.special", ("float32", "float64"), elementwise=True, loose=64, long=True)
 _rows = Lines("jax.scipy.special", FLOATS, without=("empty",))
 
 CASES = (
@@ -39,9 +39,13 @@ CASES = (
     *_mild("owens_t", MILD, MILD),
     *_rows("logsumexp", M, axis=1),
     *_rows("softmax log_softmax", M, axis=0),
-    *Lines("jax.scipy.special", ("float32",), loose=64, without=("one row", "empty", "symbolic"))(
-        "bessel_jn", Operand((5,), 0.5, 6.0, extreme=False), v=3, n_iter=30
-    ),
+    *Lines(
+        "jax.scipy.special",
+        ("float32",),
+        loose=64,
+        long=True,
+        without=("one row", "empty", "symbolic"),
+    )("bessel_jn", Operand((5,), 0.5, 6.0, extreme=False), v=3, n_iter=30),
     *Lines("jax.scipy.special", ("float32",))("bernoulli", by=lambda f: f(6)),
     *Lines(
         "jax.scipy.special",
@@ -56,7 +60,7 @@ CASES = (
         Operand((2,), 0.1, 3.0, extreme=False),
         n_max=3,
     ),
-    *Lines("jax.scipy.special", ("complex64",), loose=64, elementwise=True)(
+    *Lines("jax.scipy.special", ("complex64",), loose=64, elementwise=True, long=True)(
         "wofz", Operand((1,), 0.2, 2.0, extreme=False)
     ),
 )
