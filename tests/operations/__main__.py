@@ -31,11 +31,13 @@ def main() -> int:
     parser.add_argument("--dtype", action="append", help="by default the first one of each case")
     parser.add_argument("--form", action="append", choices=FORMS)
     parser.add_argument("--all", action="store_true", help="all dtypes and forms")
+    parser.add_argument("--quick", action="store_true", help="leave out what takes long")
     parser.add_argument("--alone", action="store_true", help="each case in a program of its own")
     parser.add_argument("--folder", type=Path, help="keeps what JAX computes")
     parser.add_argument("--times", action="store_true", help="print the seconds of each batch")
     options = parser.parse_args()
     cases = [c for c in CASES if not options.words or any(w in c.name for w in options.words)]
+    cases = [case for case in cases if not (options.quick and case.long)]
     forms = FORMS if options.all and not options.form else options.form or ["static"]
     dtypes = options.dtype or ("all" if options.all else "first")
     failed = False

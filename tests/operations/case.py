@@ -63,7 +63,7 @@ class Case:
         if dtype != self.dtypes[0] or not self.operands:
             return False
         if form in ("one row", "empty", "symbolic"):
-            return any(operand.rows for operand in self.operands)
+            return self.elementwise or any(operand.rows for operand in self.operands)
         is_float = dtype.startswith(("float", "bfloat", "complex"))
         return form == "vmap" or any(
             is_float if operand.dtype is None else operand.dtype.startswith("float")

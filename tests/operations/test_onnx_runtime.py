@@ -15,6 +15,7 @@ def test_each_case_of_one_dtype(batch, right):
     right(batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", all_batches(FORMS), ids=name_of)
 def test_each_case_of_all_dtypes_and_forms(batch, right):
     right(batch)
