@@ -417,21 +417,27 @@ class TensorGraph:
         attributes: Mapping[str, Any],
     ) -> list[Value]:
         references = tuple("" if value is None else self.reference(value) for value in inputs)
-        names = self._outputs(op_type, references, len(results), attributes)
+        dtypes = tuple(dtype for _, dtype in results)
+        names = self._outputs(op_type, references, dtypes, attributes)
         made = [_made(name, *result) for name, result in zip(names, results, strict=True)]
         self._shared.shapes.update((value.name, value.shape) for value in made)
         return made
 
     def _outputs(
-        self, op_type: str, inputs: tuple[str, ...], count: int, attributes: Mapping[str, Any]
+        self,
+        op_type: str,
+        inputs: tuple[str, ...],
+        dtypes: tuple[np.dtype[Any], ...],
+        attributes: Mapping[str, Any],
     ) -> tuple[str, ...]:
         """The names of an operation's results, which are those of an equal one if there is any."""
-        key = (op_type, inputs, count, _key(attributes))
+        key = (op_type, inputs, dtypes, _key(attributes))
         for graph in self.enclosing():
             if key in graph._outputs_of_key:
                 return graph._outputs_of_key[key]
         name = self.unique(f"{self._shared.scope}/{op_type}")
-        outputs = (name, *(self.unique(f"{name}:{number}") for number in range(1, count)))
+        numbers = range(1, len(dtypes))
+        outputs = (name, *(self.unique(f"{name}:{number}") for number in numbers))
         self._append(Node(op_type, name, inputs, outputs, attributes))
         if not any(isinstance(value, TensorGraph) for value in attributes.values()):
             self._outputs_of_key[key] = outputs

@@ -81,9 +81,11 @@ def at_boundary(array: Array) -> Array:
 
 def from_boundary(array: Array, dtype: np.dtype[Any]) -> Array:
     """Return what a model takes or returns in the dtype that it has in the module."""
-    if dtype.kind == "c":
-        array = array[..., 0] + 1j * array[..., 1]
-    return array.astype(dtype)
+    if dtype.kind != "c":
+        return array.astype(dtype)
+    numbers = np.empty(array.shape[:-1], dtype)  # 1j * infinity has a part that is NaN
+    numbers.real, numbers.imag = array[..., 0], array[..., 1]
+    return numbers
 
 
 def to_storage(value: LiftedValue) -> Any:

@@ -1,0 +1,148 @@
+"""The cells of the table: batches of cases, and what `deviations.toml` says of them."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from tests.operations.artifacts import Batch
+from tests.operations.case import Case
+from tests.operations.judging import Outcome
+
+__all__ = [
+    "DEVIATIONS",
+    "Deviation",
+    "batches",
+    "deviations",
+    "is_there",
+    "unexpected",
+    "without_case",
+]
+
+DEVIATIONS = Path(__file__).parent / "deviations.toml"
+# How many cases are one program.
+_SIZES = {"static": 30, "gradient": 15, "second gradient": 10}
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """Cells that are not right, and why.
+
+    Attributes:
+        reason: why.
+        outcome: `refused` or `differs`; `absent` of what JAX itself has not.
+        targets: where; everywhere if there are none.
+        cases: the names of the cases, in which `*` stands for anything.
+        dtypes: of which dtypes; all if there are none.
+        forms: in which forms; all if there are none.
+        says: a part of what the error says.
+    """
+
+    reason: str
+    outcome: str
+    cases: tuple[str, ...]
+    targets: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    forms: tuple[str, ...] = ()
+    says: str = ""
+
+    def is_of(self, target: str, case: str, dtype: str, form: str) -> bool:
+        """Return whether it is of a cell."""
+        return (
+            (not self.targets or target in self.targets)
+            and (not self.dtypes or dtype in self.dtypes)
+            and (not self.forms or form in self.forms)
+            and any(_matches(case, pattern) for pattern in self.cases)
+        )
+
+
+def _matches(case: str, pattern: str) -> bool:
+    return case == pattern or ("*" in pattern and fnmatchcase(case, pattern.replace("[", "[[]")))
+
+
+@functools.cache
+def _read() -> dict[str, Any]:
+    return tomllib.loads(DEVIATIONS.read_text())
+
+
+@functools.cache
+def deviations() -> tuple[Deviation, ...]:
+    """Return what is recorded."""
+    return tuple(
+        Deviation(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
+        for entry in _read().get("deviation", ())
+    )
+
+
+def without_case() -> dict[str, str]:
+    """Return the public functions without a case, and why."""
+    return {
+        name: entry["reason"]
+        for entry in _read()["without_case"]
+        for name in entry["names"].split()
+    }
+
+
+def unexpected(target: str, batch: Batch, outcome: Outcome) -> str:
+    """Return what is wrong with an outcome; nothing if it is right, or what is recorded."""
+    found = [
+        entry for entry in deviations()
+        if entry.is_of(target, outcome.case, batch.dtype, batch.form)
+    ]  # fmt: skip
+    if not found:
+        return "" if outcome.word == "right" else f"{outcome.word}: {outcome.reason}"
+    if any(entry.outcome == outcome.word and entry.says in outcome.reason for entry in found):
+        return ""
+    recorded = " or ".join(sorted({entry.outcome for entry in found}))
+    return f"{outcome.word}, recorded as {recorded}: {outcome.reason}"
+
+
+def batches(
+    cases: Sequence[Case], forms: Sequence[str], dtypes: Sequence[str] | str, *, alone: bool = False
+) -> Iterator[Batch]:
+    """Yield the batches of some cases.
+
+    Args:
+        cases: the cases.
+        forms: their forms.
+        dtypes: some names, `first` for that of each case, or `all`.
+        alone: whether each case is a batch.
+    """
+    for form in forms:
+        by_dtype: dict[tuple[str, bool], list[Case]] = {}
+        for case in cases:
+            for dtype in case.dtypes:
+                wanted = dtypes == "all" or dtype in dtypes or (
+                    dtypes == "first" and dtype == case.dtypes[0])  # fmt: skip
+                if not wanted or not is_there(case, dtype, form):
+                    continue
+                if alone or _is_refused(case, dtype, form):
+                    yield Batch((case,), form, dtype)
+                else:
+                    by_dtype.setdefault((dtype, case.elementwise), []).append(case)
+        for (dtype, _), alike in by_dtype.items():
+            size = _SIZES.get(form, 20)
+            for start in range(0, len(alike), size):
+                yield Batch(tuple(alike[start : start + size]), form, dtype)
+
+
+def is_there(case: Case, dtype: str, form: str) -> bool:
+    """Return whether JAX itself has a form of a case of a dtype."""
+    return case.has(form, dtype) and not any(
+        entry.outcome == "absent" and entry.is_of("", case.name, dtype, form)
+        for entry in deviations()
+    )
+
+
+def _is_refused(case: Case, dtype: str, form: str) -> bool:
+    """Return whether a target refuses a case, which no other one is to suffer of."""
+    return any(
+        entry.outcome == "refused" and entry.cases != ("*",)
+        and entry.is_of(target, case.name, dtype, form)
+        for entry in deviations() for target in entry.targets
+    )  # fmt: skip

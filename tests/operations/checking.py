@@ -1,0 +1,48 @@
+"""The cells of a target as tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from tests.operations.artifacts import Batch
+from tests.operations.cells import batches, unexpected
+from tests.operations.judging import outcomes
+from tests.operations.table import CASES
+from tests.operations.targets import Target
+
+__all__ = ["all_batches", "check", "name_of", "quick_batches"]
+
+
+@cache
+def quick_batches() -> tuple[Batch, ...]:
+    """Return the cells of one dtype for each case."""
+    return tuple(batches([case for case in CASES if not case.long], ["static"], "first"))
+
+
+@cache
+def all_batches(forms: Sequence[str]) -> tuple[Batch, ...]:
+    """Return the other cells of some forms."""
+    quick = set(quick_batches())
+    short = [case for case in CASES if not case.long]
+    long = [case for case in CASES if case.long]
+    found = (*batches(short, forms, "all"), *batches(long, forms, "all"))
+    return tuple(batch for batch in found if batch not in quick)
+
+
+def name_of(batch: Batch) -> str:
+    """Return the id of the test of a batch."""
+    return batch.name
+
+
+def check(target: Target, batch: Batch, folder: Path) -> None:
+    """Fail with each cell that is not right, and not as it is recorded."""
+    faults = list(_faults(target, batch, folder))
+    assert not faults, "\n".join(faults)
+
+
+def _faults(target: Target, batch: Batch, folder: Path) -> Iterator[str]:
+    for outcome in outcomes(target, batch, folder):
+        if fault := unexpected(target.name, batch, outcome):
+            yield f"{outcome.case}, {batch.dtype}, {batch.form}: {fault}"

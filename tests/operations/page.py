@@ -1,0 +1,59 @@
+"""`python -m tests.operations.page`: the section of docs/reference/coverage.md on deviations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.matrix.report import write_between
+from tests.operations.cells import Deviation
+from tests.operations.targets import TARGETS
+from tests.policy.source import ROOT
+
+__all__ = ["BEGIN", "END", "PAGE", "section"]
+
+PAGE = ROOT / "docs" / "reference" / "coverage.md"
+BEGIN, END = "<!-- deviations -->", "<!-- end of deviations -->"
+_WORDS = {"refused": "is refused", "differs": "differs"}
+
+
+def section(cases: int, subjects: int, entries: Iterable[Deviation]) -> str:
+    """Return the section.
+
+    Args:
+        cases: how many cases the table has.
+        subjects: of how many functions.
+        entries: what is not right.
+    """
+    lines = [
+        f"{cases} cases of {subjects} public functions run on plain numbers, on the edges of their",
+        "dtypes, and with NaN and infinities. All is what JAX has, but for this:",
+    ]
+    found = [entry for entry in entries if entry.outcome != "absent"]
+    for target in TARGETS:
+        mine = [entry for entry in found if target in entry.targets]
+        if not mine:
+            continue
+        lines += ["", f"### {target}", "", "| functions | | why |", "|---|---|---|"]
+        for entry in mine:
+            names = ", ".join(f"`{name.partition('(')[0]}`" for name in _unique(entry.cases))
+            where = ", ".join((*entry.dtypes, *entry.forms))
+            word = _WORDS[entry.outcome] + (f" ({where})" if where else "")
+            lines.append(f"| {names} | {word} | {entry.reason} |")
+    return "\n".join(lines)
+
+
+def _unique(cases: Iterable[str]) -> Iterable[str]:
+    return dict.fromkeys(case.partition("(")[0] for case in cases)
+
+
+def main() -> None:
+    """Write the section."""
+    from tests.operations.cells import deviations
+    from tests.operations.table import CASES
+
+    subjects = len({case.subject for case in CASES})
+    write_between(PAGE, section(len(CASES), subjects, deviations()), BEGIN, END)
+
+
+if __name__ == "__main__":
+    main()
