@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
+from jax import enable_x64
 from jax import export as jax_export
 
 import bridge
@@ -17,7 +18,6 @@ import savedmodel
 from bridge.chains.orders import ChainOptions
 from bridge.chains.residuals import split_at_residuals
 from tests.work import times_called
-from jax import enable_x64
 from xla_call_module._jax import parse_artifact, serialize_artifact
 from xla_call_module.errors import StructureError, UnsupportedError
 from xla_call_module.exported import from_exported

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
+from jax import enable_x64
 
 import bridge
 from bridge.cli.main import main
-from jax import enable_x64
 from xla_call_module.errors import StructureError, UnsupportedError
 
 pytest.importorskip("onnxruntime")
