@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import importlib.util
 import inspect
-import os
 import re
 import sys
 import threading
@@ -101,8 +100,9 @@ def user_locations() -> Iterator[None]:
             excluded, forget = info._exclude_paths, [each.cache_clear for each in decisions]
     except VersionError:
         excluded, forget = [], []
-    root = Path(__file__).parents[2]
-    folders = [f"{root / name}{os.sep}" for name in ("bridge", "xla_call_module")]
+    rooms = [*Path(__file__).parents[1].glob("*"), Path(__file__).parents[2] / "xla_call_module"]
+    # The command line calls this library as a user does, wherever the program lies that started it.
+    folders = [str(path) for path in rooms if path.name != "cli"]
     excluded.extend(folders)
     try:
         for clear in forget:
