@@ -584,9 +584,10 @@ class DifferentiableCall:
     def _split(self, vjp: DifferentiableCall) -> tuple[UnparsedCall, UnparsedCall]:
         from bridge.chains.residuals import split_at_residuals  # imports JAX
 
-        orders = (self._source, vjp._source)
-        exported, calls = [order.exported for order in orders], [order.whole() for order in orders]
-        return split_at_residuals(*exported, *calls, self._options.passes)
+        sources = (self._source, vjp._source)
+        orders: Any = tuple(source.exported for source in sources)
+        calls: Any = tuple(source.whole() for source in sources)  # each has been asked for its call
+        return split_at_residuals(orders, calls, self._options.passes)
 
     def _order_above(self, *, at_once: bool = False) -> DifferentiableCall:
         with self._lock:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -176,7 +176,10 @@ def part_of_program(
             outvars=list(outputs),
             debug_info=jaxpr.debug_info.with_unknown_names(),
         )
-    return core.jaxpr_as_fun(core.ClosedJaxpr(part, program.consts))
+    function: Callable[..., Sequence[Any]] = core.jaxpr_as_fun(
+        core.ClosedJaxpr(part, program.consts)
+    )
+    return function
 
 
 def map_orders(
@@ -618,9 +621,10 @@ def is_certain(comparison: Callable[[], bool]) -> bool:
 
 
 _CHANGING_RULES = threading.RLock()
+_Traced = TypeVar("_Traced")
 
 
-def trace_with_symbolic_solves(trace: Callable[[], export.Exported]) -> export.Exported:
+def trace_with_symbolic_solves(trace: Callable[[], _Traced]) -> _Traced:
     """Return what a trace returns, which may differentiate triangular solves of any number.
 
     JAX's rule for the triangle compares the number of right-hand sides with the order of the
