@@ -56,19 +56,15 @@ _DTYPES = frozenset(dtype.name for dtype in DTYPES)
 
 
 def split_at_residuals(
-    exported: export.Exported,
-    exported_vjp: export.Exported,
-    primal: CallModule,
-    vjp: CallModule,
+    orders: tuple[export.Exported, export.Exported],
+    calls: tuple[CallModule, CallModule],
     options: ChainOptions,
 ) -> tuple[UnparsedCall, UnparsedCall]:
     """Return a forward pass that also returns residuals, and a backward pass that takes them.
 
     Args:
-        exported: a function.
-        exported_vjp: its VJP.
-        primal: the call of the function.
-        vjp: the call of its VJP.
+        orders: a function and its VJP.
+        calls: the calls of these.
         options: those of the chain.
 
     Returns:
@@ -78,6 +74,7 @@ def split_at_residuals(
     Raises:
         UnsupportedError: it is an artifact with an operation that cannot be lifted.
     """
+    (exported, exported_vjp), (primal, vjp) = orders, calls
     program, count = traced_program(exported), len(exported.in_avals)
     with x64_if_needed(aval.dtype for aval in (*exported.in_avals, *exported.out_avals)):
         both, specs = (
@@ -251,8 +248,8 @@ def _identity(atom: Any) -> Hashable:
     """Return what is equal for the same values; that of Python's zeros is so for -0.0, too."""
     if isinstance(atom, core.Literal):
         return str(atom.aval), np.asarray(atom.val).tobytes()
-    variable: Hashable = atom
-    return variable
+    found: Hashable = atom
+    return found
 
 
 def _computed_again(residuals: Sequence[Any], makers: Mapping[Any, Any]) -> set[Any]:

@@ -77,8 +77,9 @@ def build_chain(
     if options.residuals and len(orders) > 1:
         from bridge.chains.residuals import split_at_residuals  # imports what most files do without
 
-        pair = [to_call(*order).make(None) for order in zip(orders[:2], changes, strict=False)]
-        passes = split_at_residuals(orders[0], orders[1], pair[0], pair[1], options)
+        primal, vjp = orders[:2]
+        pair = to_call(primal, changes[0]).make(None), to_call(vjp, changes[1]).make(None)
+        passes = split_at_residuals((primal, vjp), pair, options)
         del orders[:2]
     rest = (to_call(orders.pop(0), change) for change in changes[len(passes) :])
     calls: Iterable[UnparsedCall] = itertools.chain(passes, rest)

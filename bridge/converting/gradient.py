@@ -584,14 +584,10 @@ class DifferentiableCall:
     def _split(self, vjp: DifferentiableCall) -> tuple[UnparsedCall, UnparsedCall]:
         from bridge.chains.residuals import split_at_residuals  # imports JAX
 
-        primal, above = self._source, vjp._source
-        assert primal.exported is not None
-        assert above.exported is not None
-        whole = [order.whole() for order in (primal, above)]
-        calls = [one.make(None) if isinstance(one, UnparsedCall) else one for one in whole]
-        return split_at_residuals(
-            primal.exported, above.exported, calls[0], calls[1], self._options.passes
-        )
+        sources = (self._source, vjp._source)
+        orders: Any = tuple(source.exported for source in sources)
+        calls: Any = tuple(source.whole() for source in sources)  # each has been asked for its call
+        return split_at_residuals(orders, calls, self._options.passes)
 
     def _order_above(self, *, at_once: bool = False) -> DifferentiableCall:
         with self._lock:

@@ -617,6 +617,7 @@ def is_certain(comparison: Callable[[], bool]) -> bool:
 
 
 _CHANGING_RULES = threading.RLock()
+_Traced = TypeVar("_Traced")
 
 
 def trace_with_symbolic_solves(trace: Callable[[], _Traced]) -> _Traced:

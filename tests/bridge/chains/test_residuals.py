@@ -143,7 +143,7 @@ def split(exported):
     """The forward and the backward pass, and the two calls that they are of."""
     vjp = exported.vjp()
     calls = from_exported(exported), from_exported(vjp)
-    passes = split_at_residuals(exported, vjp, *calls, ChainOptions())
+    passes = split_at_residuals((exported, vjp), calls, ChainOptions())
     return prepare_chain(passes, Target(portable_linalg=True)).calls, calls
 
 
@@ -206,7 +206,7 @@ def test_each_pass_is_parsed_and_serialized_once():
     exported = export(constant, "4")
     vjp = exported.vjp()
     calls = from_exported(exported), from_exported(vjp)
-    passes = split_at_residuals(exported, vjp, *calls, ChainOptions())
+    passes = split_at_residuals((exported, vjp), calls, ChainOptions())
 
     def work():
         return prepare_chain(passes, Target(hoist_from=100))

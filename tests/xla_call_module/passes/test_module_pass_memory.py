@@ -31,7 +31,7 @@ def exported():
 def _join(exported):
     vjp = exported.vjp()
     calls = from_exported(exported), from_exported(vjp)
-    passes = split_at_residuals(exported, vjp, *calls, ChainOptions())
+    passes = split_at_residuals((exported, vjp), calls, ChainOptions())
     with open_pair(*prepare_chain(passes, Target()).calls) as pair:
         join_residuals(*pair)
 
