@@ -94,7 +94,8 @@ def dtypes_of(module: Any) -> AbstractContextManager[Any]:
         for result in operation.results:
             text = str(result.type)
             if "64" in text and "tensor<" in text and _is_wide(text):
-                return jax.enable_x64(True)
+                wide: AbstractContextManager[Any] = jax.enable_x64(True)
+                return wide
     return contextlib.nullcontext()
 
 
