@@ -156,7 +156,8 @@ class TestWhatJaxLowers:
     def test_a_collective(self, primitive, platforms):
         function, name = COLLECTIVES[primitive]
         exported = export.export(_shard(function), platforms=platforms)(X)
-        line = function.__code__.co_firstlineno
+        # JAX 0.9 knows where the `shard_map` is called and not what is inside.
+        line = r"\d+" if jax.__version_info__ < (0, 10) else function.__code__.co_firstlineno
         rest = r", or export it for the others, platforms=\['cuda', 'tpu'\]"
         with pytest.raises(
             PlatformError,

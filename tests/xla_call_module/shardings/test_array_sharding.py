@@ -64,7 +64,9 @@ def test_the_form_is_the_one_that_xla_gives_it(sharding):
 @given(named_shardings())
 def test_names_are_what_jax_makes_of_them(sharding):
     found, wanted = sharding_from_jax(sharding, RANK), sharding._to_xla_hlo_sharding(RANK)
-    assert sharding_to_text(found) == repr(wanted)
+    # JAX 0.9 writes tiles, too, where there is one device.
+    one_tile = jax.__version_info__ < (0, 10) and wanted.num_devices() == 1
+    assert sharding_to_text(found) == ("{replicated}" if one_tile else repr(wanted))
     assert found.is_fully_replicated == sharding.is_fully_replicated
     shape = array_of(sharding, RANK)
     assert shard_shape(found, shape) == sharding.shard_shape(shape)
@@ -74,7 +76,16 @@ def test_names_are_what_jax_makes_of_them(sharding):
 @given(pairs_of_named_shardings())
 def test_equivalence(pair):
     left, right = (sharding_from_jax(sharding, RANK) for sharding in pair)
-    assert left.is_equivalent_to(right) == pair[0].is_equivalent_to(pair[1], RANK)
+    assert left.is_equivalent_to(right) == _is_equivalent(*pair)
+
+
+def _is_equivalent(left, right):
+    """Return what `is_equivalent_to` says, which in JAX 0.9 asks for the devices of a mesh."""
+    if jax.__version_info__ >= (0, 10):
+        return left.is_equivalent_to(right, RANK)
+    forms = [sharding._to_xla_hlo_sharding(RANK) for sharding in (left, right)]
+    whole = left.is_fully_replicated and right.is_fully_replicated
+    return (whole or forms[0] == forms[1]) and left.memory_kind == right.memory_kind
 
 
 def test_both_versions_of_an_order_are_equivalent():

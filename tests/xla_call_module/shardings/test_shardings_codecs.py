@@ -43,7 +43,6 @@ from xla_call_module.shardings.shardy import (
 )
 
 WHOLE = st.sampled_from([*map(Sharding, ("replicated", "manual", "unknown", "unreduced"))])
-XLA_KNOWS_UNREDUCED = hasattr(xla_client.OpSharding.Type, "UNREDUCED")
 LEAVES = st.one_of(tilings(), WHOLE, st.integers(0, 1000).map(maximal))
 TUPLES = st.lists(LEAVES, min_size=1, max_size=12).map(
     lambda elements: Sharding("tuple", elements=tuple(elements))
@@ -75,8 +74,6 @@ def test_xla_reads_the_protos(sharding):
     """And the text is the one that it has for what it has read."""
     if sharding.kind == "tiled" and sharding.num_devices == 1:
         return  # XLA refuses tiles on one device
-    if "unreduced" in (sharding.kind, *sharding.subgroups) and not XLA_KNOWS_UNREDUCED:
-        return
     for version in (1, 2):
         found = hlo_from_proto(sharding_to_proto(sharding.canonical(), version=version))
         assert sharding_from_text(repr(found)).is_equivalent_to(sharding)
