@@ -17,7 +17,7 @@ it. What several files of a room use lies beside them. Other subjects have folde
 - `golden/`: files that earlier versions wrote.
 - `matrix/`: other versions of TensorFlow and JAX: `make matrix`.
 - `mutants/`: faults on purpose, which tests have to notice: `make mutants`.
-- `operations/`: every public function of JAX in every target, and what differs: `python -m tests.operations`.
+- `operations/`: every public function of JAX in every target: `python -m tests.operations`.
 - `policy/`: the rules of the house, on the sources and on these tests.
 - `quick/`: every verb in every mode, once: the core of `make quick`.
 - `selecting/`: the tests that are run: `make quick`, `make affected`, `make test`.

@@ -66,7 +66,6 @@ __all__ = [
 
 # For each argument or result its sharding; None where it has none.
 Shardings = tuple[NamedSharding | None, ...]
-_Traced = TypeVar("_Traced")
 
 
 @contextmanager
