@@ -87,29 +87,7 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]
         model_copies: int | None = None,
         env_vars: Mapping[str, str] | None = None,
     ) -> None:
-        """Take the options; nothing is read yet.
-
-        Args:
-            path: the folder of a SavedModel, its `saved_model.pb`, or a folder with numbered
-                versions, `1`, `2`, …, of which the newest one is taken; also an address that one of
-                Beam's file systems reads, such as `gs://bucket/model`.
-            signature: its key; by default that of the default signature.
-            batch_buckets: the sizes that batches are padded to, so that JAX compiles as many
-                programs as there are sizes; by default the powers of two, or the size that the
-                function was exported for.
-            min_batch_size: see `apache_beam.BatchElements`, as for all that follow.
-            max_batch_size: by default the largest of `batch_buckets`, if there are any.
-            max_batch_duration_secs: how long elements wait for others, in streams.
-            element_size_fn: the weight of an element; the sizes of batches are then weights.
-            batch_length_fn: the length of an element: those of like lengths come together.
-            batch_bucket_boundaries: where lengths are no longer alike, in order.
-            large_model: whether the processes of a machine share one model.
-            model_copies: how many they share.
-            env_vars: environment variables that are set before the model is loaded.
-
-        Raises:
-            StructureError: an option makes no sense.
-        """
+        """Take the options; nothing is read yet."""
         super().__init__()
         if model_copies is not None and model_copies < 1:
             raise StructureError(f"model_copies is {model_copies}; expected 1 or more.")

@@ -11,7 +11,6 @@ from xla_call_module.tracebacks import api_boundary
 if TYPE_CHECKING:
     from bridge.calling_tf.calls import CalledFunction
 
-__all__ = ["call_tf"]
 
 VariablesKind = Literal["live", "argument", "constant"]
 _VARIABLES = get_args(VariablesKind)

@@ -24,8 +24,6 @@ from xla_call_module.tracebacks import api_boundary
 if TYPE_CHECKING:
     from bridge.converting.converted_function import CallSource, ConvertedFunction
 
-__all__ = ["convert"]
-
 
 @api_boundary
 def convert(

@@ -24,8 +24,6 @@ from xla_call_module.dimensions import aval_text
 from xla_call_module.stablehlo.modules import open_module
 from xla_call_module.tracebacks import api_boundary
 
-__all__ = ["KINDS", "DiffReport", "Difference", "diff", "module_digest"]
-
 KINDS = ("signatures", "specs", "versions", "checks", "shardings", "operations", "modules")
 
 
@@ -83,13 +81,6 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> DiffR
 
     Modules are compared without their source locations. Variables are read a few megabytes at a
     time; for those that differ the report has the greatest difference.
-
-    Args:
-        first: the folder of a SavedModel.
-        second: the folder of another.
-
-    Raises:
-        FormatError: one of them is damaged, or `inspect` does not read it.
 
     Example:
         >>> import bridge, jax, numpy

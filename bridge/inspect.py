@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from bridge.inspecting.report import FileReport
     from savedmodel.files.model_folder import ModelFolder
 
-__all__ = ["inspect"]
-
 
 @api_boundary
 def inspect(path: str | os.PathLike[str] | ModelFolder) -> FileReport:

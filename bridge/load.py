@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from bridge.loading.loaded_model import LoadedModel
 
-__all__ = ["load"]
-
 
 @api_boundary
 def load(

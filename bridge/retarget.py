@@ -30,8 +30,6 @@ from xla_call_module.platforms import parse_platforms
 from xla_call_module.tracebacks import api_boundary
 from xla_call_module.versions import NEWEST, OLDEST, Release, parse_release
 
-__all__ = ["RetargetReport", "retarget"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RetargetReport(WrittenFile):

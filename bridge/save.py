@@ -61,8 +61,6 @@ from xla_call_module.passes.pipeline import Prepared
 from xla_call_module.tracebacks import api_boundary
 from xla_call_module.versions import OLDEST
 
-__all__ = ["SaveOptions", "save"]
-
 _FORMAT = 2
 # The output of a signature that returns nothing but assigns: TensorFlow wants one.
 _UPDATED = "updated"

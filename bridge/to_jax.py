@@ -27,8 +27,6 @@ if TYPE_CHECKING:
         | os.PathLike[str]
     )
 
-__all__ = ["to_jax"]
-
 
 @api_boundary
 def to_jax(model: Liftable, *, mesh: Mesh | None = None) -> Callable[..., Any]:

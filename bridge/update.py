@@ -24,8 +24,6 @@ from savedmodel.rewrite import rewrite_variables
 from xla_call_module.errors import StructureError
 from xla_call_module.tracebacks import api_boundary
 
-__all__ = ["UpdatedFile", "changes_text", "update", "write_updated"]
-
 _MAX_NAMES = 10
 
 
@@ -134,19 +132,7 @@ def write_updated(
     linked: bool = True,
     where: str | None = None,
 ) -> UpdatedFile:
-    """Write a SavedModel again with new values; see `update`.
-
-    Args:
-        source: the folder of a SavedModel.
-        target: the new folder, or an address; None to take the place of `source`.
-        params: as `update`.
-        overwrite: whether a SavedModel at `target` is replaced.
-        linked: whether what does not change is linked; else it is copied.
-        where: the source as messages name it; by default its path.
-
-    Raises:
-        InteropError, OSError: as `update`.
-    """
+    """Write a SavedModel again with new values; see `update`."""
     is_file = isinstance(params, str | os.PathLike)
 
     def write(folder: ModelFolder) -> UpdatedFile:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from bridge.verifying.verification import VerifyReport, VerifyRow
     from savedmodel.files.model_folder import ModelFolder
 
-__all__ = ["verify"]
 
 Progress = Callable[[int, int], None]
 _ATTEMPTS = 3

@@ -13,15 +13,6 @@ from typing import Any
 
 from savedmodel.protos.schema import Proto
 
-__all__ = [
-    "ABSENT_GRADIENT",
-    "OP_TYPE",
-    "called_functions",
-    "drop_functions",
-    "drop_gradients",
-    "order_of_functions",
-]
-
 OP_TYPE = "_gradient_op_type"
 # The name of a gradient that the file does not have, which no process has, either.
 ABSENT_GRADIENT = b"CustomGradient-not-in-this-file"
@@ -56,12 +47,7 @@ def called_functions(nodes: Sequence[Proto], known: Mapping[str, object]) -> set
 
 
 def drop_functions(library: Proto, names: Collection[str]) -> None:
-    """Take functions out of a library, and those that they call, as far as no other calls them.
-
-    Args:
-        library: the FunctionDefLibrary, which is changed.
-        names: the functions.
-    """
+    """Take functions out of a library, and those that they call, as far as no other calls them."""
     bodies = {function.signature.name: function.node_def for function in library.function}
     below = {name: called_functions(nodes, bodies) for name, nodes in bodies.items()}
     gone, pending = set[str](), [*names]
@@ -78,10 +64,6 @@ def drop_gradients(meta_graph: Proto, most: int) -> None:
     """Take the gradients of higher orders out of a graph, with the functions that only they call.
 
     TensorFlow refuses to differentiate what had one of them, with a LookupError that says why.
-
-    Args:
-        meta_graph: the MetaGraphDef, which is changed.
-        most: the highest order that stays; 0 for none.
     """
     orders = order_of_functions(meta_graph)
     gone = {name for name, order in orders.items() if order > most}
@@ -105,14 +87,7 @@ def drop_gradients(meta_graph: Proto, most: int) -> None:
 
 
 def _prevent_gradients(nodes: Any, types: set[str], most: int, *, output: str) -> None:
-    """Let what had a gradient of one of these types pass a PreventGradient instead.
-
-    Args:
-        nodes: the nodes of a graph or function.
-        types: the names of the gradients that are gone.
-        most: the highest order that stays.
-        output: the ending by which the result of a node is named there.
-    """
+    """Let what had a gradient of one of these types pass a PreventGradient instead."""
     for node in [n for n in nodes if OP_TYPE in n.attr and _text(n.attr[OP_TYPE].s) in types]:
         del node.attr[OP_TYPE]
         for index, dtype in enumerate(node.attr["T"].list.type):

@@ -24,19 +24,6 @@ from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.variables.tensor_bundle import read_index
 from xla_call_module.errors import FormatError, StructureError
 
-__all__ = [
-    "MANIFEST_FILE",
-    "HashedFile",
-    "Manifest",
-    "check_sizes",
-    "compare_manifest",
-    "hash_file",
-    "read_manifest",
-    "renew_manifest",
-    "write_manifest",
-    "written_extents",
-]
-
 MANIFEST_FILE = "assets.extra/jax_tf_bridge_manifest.json"
 _FORMAT = 1
 _MAX_BYTES = 16 << 20
@@ -84,11 +71,7 @@ def write_manifest(
     source: Mapping[str, Any] | None,
     request: Mapping[str, Any],
 ) -> Manifest:
-    """Hash all files of a SavedModel, and write down what they are.
-
-    Raises:
-        OSError: a file cannot be read or written.
-    """
+    """Hash all files of a SavedModel, and write down what they are."""
     opened = ModelFolder(folder)
     files = {path: _hash(opened, path) for path in sorted(_paths(opened))}
     manifest = Manifest(files, versions, source, request)
@@ -108,18 +91,7 @@ def renew_manifest(
     request: Mapping[str, Any] = MappingProxyType({}),
     carried: Mapping[str, str] = MappingProxyType({}),
 ) -> Manifest:
-    """Hash all files of a SavedModel that was made of another one, and write down what they are.
-
-    Args:
-        folder: the SavedModel.
-        old: the manifest of the other one, from which all but the files is taken.
-        request: what was asked for besides.
-        carried: the paths of files that are those of the other one, with their paths there.
-
-    Raises:
-        FormatError: a file was not what the manifest of the other one says of it.
-        OSError: a file cannot be read or written.
-    """
+    """Hash all files of a SavedModel that was made of another one, and write down what they are."""
     new = write_manifest(
         folder, versions=old.versions, source=old.source, request={**old.request, **request}
     )
@@ -133,12 +105,7 @@ def renew_manifest(
 
 
 def read_manifest(folder: str | os.PathLike[str] | ModelFolder) -> Manifest | None:
-    """Return the manifest of a SavedModel; None where it has none.
-
-    Raises:
-        FormatError: it is damaged, or of a later format.
-        OSError: it cannot be read.
-    """
+    """Return the manifest of a SavedModel; None where it has none."""
     return read_one_version(folder, _read_manifest)
 
 
@@ -171,12 +138,7 @@ def _read_manifest(folder: ModelFolder) -> Manifest | None:
 
 
 def compare_manifest(folder: str | os.PathLike[str] | ModelFolder) -> tuple[str, ...]:
-    """Return the differences of a SavedModel from its manifest; none where it is as written.
-
-    Raises:
-        StructureError: it has no manifest.
-        FormatError, OSError: as `read_manifest`, or a file cannot be read.
-    """
+    """Return the differences of a SavedModel from its manifest; none where it is as written."""
     return read_one_version(folder, _compare_manifest)
 
 
@@ -236,13 +198,7 @@ def _paths(folder: ModelFolder) -> set[str]:
 
 
 def check_sizes(folder: ModelFolder) -> None:
-    """Refuse files that are far larger than what was written into them.
-
-    Raises:
-        FormatError: a data file goes on after the last tensor that the index has in it; or most of
-            another file is on no disk.
-        OSError: a file cannot be read.
-    """
+    """Refuse files that are far larger than what was written into them."""
     ends: dict[str, int] = {}
     if folder.find(f"{VARIABLES}.index", links=True) is not None:
         index = read_index(VARIABLES, within=folder)

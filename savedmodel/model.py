@@ -16,25 +16,6 @@ from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import StructureError
 from xla_call_module.shape_checks import ShapeCheck
 
-__all__ = [
-    "BatchBuckets",
-    "Cast",
-    "Constant",
-    "Function",
-    "Gradient",
-    "Input",
-    "Labels",
-    "Output",
-    "Parameter",
-    "Reshape",
-    "SavedModel",
-    "Signature",
-    "Value",
-    "Variable",
-    "VariablePart",
-    "label_output",
-]
-
 # Children of the root object that are not functions.
 RESERVED_NAMES = frozenset({
     "constants", "params", "signatures", "trainable_variables", "variables",

@@ -34,8 +34,6 @@ from xla_call_module.errors import (
 )
 from xla_call_module.tracebacks import api_boundary
 
-__all__ = ["checkpoint_names", "read", "read_proto", "served_graphs", "tensorflow_of"]
-
 _CHUNKED_FILE = "saved_model.cpb"
 _MAX_METADATA_BYTES = 2**22
 
@@ -147,12 +145,7 @@ def _read_defaults(entry: SignatureEntry, meta_graph: Proto) -> dict[str, np.nda
 
 
 def read_proto(folder: str | os.PathLike[str] | ModelFolder) -> Proto:
-    """Return the message in a folder's saved_model.pb, without a checksum in front of it.
-
-    Raises:
-        FormatError: there is no such file, or it is damaged.
-        OSError: it cannot be read.
-    """
+    """Return the message in a folder's saved_model.pb, without a checksum in front of it."""
     return read_one_version(folder, _read_proto)
 
 
@@ -199,15 +192,7 @@ def served_graphs(proto: Proto) -> list[Proto]:
 
 
 def checkpoint_names(folder: ModelFolder, index: BundleIndex) -> dict[str, tuple[str, bool]]:
-    """Return the variables of any writer by their keys in the checkpoint.
-
-    Returns:
-        For each key the name of the variable, and whether a function of the file takes it.
-
-    Raises:
-        FormatError: saved_model.pb or the checkpoint is damaged.
-        OSError: a file cannot be read.
-    """
+    """Return the variables of any writer by their keys in the checkpoint."""
     with refusing_damage(str(folder.path / PROTO_FILE)):
         for meta_graph in served_graphs(read_proto(folder))[:1]:
             if not meta_graph.HasField("object_graph_def"):

@@ -69,8 +69,6 @@ from xla_call_module.node import (
     update_node,
 )
 
-__all__ = ["Operations", "add_labels", "copy_files", "rewrite_nodes", "rewrite_variables"]
-
 
 @dataclass(frozen=True, slots=True)
 class Operations:
@@ -123,27 +121,6 @@ def rewrite_nodes(
     of the file is gone through, gradients included. Nodes that make the same call are changed once.
     The new folder appears whole or not at all; files other than saved_model.pb are linked where the
     file system can, else copied. A fingerprint.pb, which describes the old bytes, is left out.
-
-    Args:
-        source: the folder of a SavedModel of any writer. Where another one takes its place
-            meanwhile, all is done again.
-        target: the new folder, or an address as for `write`; `source` itself with `overwrite`.
-        change: makes the new call, of the same operands and results.
-        operations: what the nodes run; by default what they ran.
-        metadata: what is to be different in the metadata of a file that `write` has written; asked
-            for when all nodes are changed.
-        gradient_order: the highest order of gradients that stays; None for all.
-        written: is shown the new folder before it appears at `target`.
-        overwrite: whether a SavedModel at `target` is replaced.
-
-    Raises:
-        FormatError: the file is damaged, has no XlaCallModule node, or holds something that is
-            neither file nor folder, or a link to a file outside.
-        StructureError: `target` exists; it is inside of `source`; the new call does not fit its
-            node; saved_model.pb would be larger than 2 GiB.
-        InteropError: what `change` raises, with the node's place, and the order of the gradient
-            that it is in.
-        OSError: a file cannot be read or written.
 
     Example:
         >>> import bridge, jax
@@ -358,25 +335,6 @@ def rewrite_variables(
     All other files are those of the source, saved_model.pb among them, and data files in which
     nothing changes. A manifest is written anew, and so is a fingerprint.pb, which has a hash of the
     checkpoint.
-
-    Args:
-        source: the folder of a SavedModel of any writer.
-        target: the new folder, or an address as for `write`; None to take the place of `source`,
-            unless another folder has taken it meanwhile.
-        index: the checkpoint of the source.
-        tensors: the new values, under keys that the checkpoint has.
-        overwrite: whether a SavedModel at `target` is replaced.
-        linked: whether other files are linked where the file system can, as `copy_files`.
-        request: what was asked for, for the manifest.
-        progress: as `write`.
-        group: the processes that write together, as for `write_together`.
-
-    Raises:
-        FormatError: a file is damaged, or is not what the manifest says of it.
-        DtypeError: a tensor that would be copied is of a dtype that JAX has not.
-        StructureError: `target` exists, or is inside of `source`.
-        InteropError: another process has failed.
-        OSError: a file cannot be read or written; an older folder is untouched.
     """
     with contextlib.nullcontext() if group is None else telling(group):
         if target is not None:
@@ -416,16 +374,6 @@ def add_labels(folder: Path, labels: Mapping[str, Sequence[str]]) -> None:
 
     Nobody else may use the folder meanwhile; files that are linked elsewhere stay what they are
     there.
-
-    Args:
-        folder: the SavedModel.
-        labels: for names of outputs the texts.
-
-    Raises:
-        FormatError: saved_model.pb is damaged.
-        StructureError: no signature has an output of a name; what `write_labels` refuses.
-        DtypeError: an output has neither integers nor floats.
-        OSError: a file cannot be read or written.
     """
     proto = read_proto(folder)
     outputs: dict[str, None] = {}
@@ -456,23 +404,7 @@ def add_labels(folder: Path, labels: Mapping[str, Sequence[str]]) -> None:
 def copy_files(
     source: ModelFolder, target: Path, *, without: Collection[str] = (), linked: bool = True
 ) -> dict[str, str]:
-    """Copy the content of a SavedModel's folder into another folder.
-
-    Args:
-        source: the folder of a SavedModel.
-        target: a folder that is there, and has none of the files.
-        without: paths below the source that are left out.
-        linked: whether a file gets one more name where the file system can, and is copied only
-            where it cannot. What is linked must not be changed in place afterwards.
-
-    Returns:
-        The path of each file in the new folder, with its path in the source.
-
-    Raises:
-        FormatError: something there is neither file nor folder, is a link to outside, or is far
-            larger than its content; or the source was replaced meanwhile.
-        OSError: a file cannot be read or written.
-    """
+    """Copy the content of a SavedModel's folder into another folder."""
     check_sizes(source)
     copied: dict[str, str] = {}
     for name, is_folder in list(_entries(source, without)):

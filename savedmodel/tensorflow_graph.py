@@ -8,16 +8,6 @@ from typing import Any
 
 from xla_call_module.dtypes import DType
 
-__all__ = [
-    "STRING",
-    "VARIANT",
-    "FunctionName",
-    "GraphFunction",
-    "GraphNode",
-    "GraphTensor",
-    "TensorFlowGraph",
-]
-
 # The dtype of texts, which messages have, and JAX has not.
 STRING = DType("string", 7, "!tf_type.string")
 # That of a list of tensors, which loops fill.

@@ -52,17 +52,6 @@ from savedmodel.variables.tensor_bundle import BundleEntry, index_path, read_ind
 from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.tracebacks import api_boundary
 
-__all__ = [
-    "Group",
-    "serialize_proto",
-    "telling",
-    "to_tensor",
-    "write",
-    "write_folder",
-    "write_proto",
-    "write_together",
-]
-
 # protobuf's limit for one message, https://protobuf.dev/programming-guides/proto-limits/.
 MAX_PROTO_BYTES = 2**31 - 1
 _Tensor = BundleTensor | BundleStrings
@@ -128,25 +117,7 @@ def write_folder(
     group: Group | None = None,
     agreed: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
-    """Write the variables and the rest of a SavedModel; it appears whole or not at all.
-
-    Args:
-        path: as `write`.
-        layout: the data files.
-        rest: writes everything else to the folder, once the variables are there; of several
-            processes in process 0 alone.
-        overwrite: as `write`.
-        replaces: the folder at `path`, which is replaced whatever is in it, if it is still there.
-        progress: as `write`.
-        group: the processes that write together; None for this one alone.
-        agreed: what must be the same in all processes, besides path and variables.
-
-    Returns:
-        The number of bytes of all its files.
-
-    Raises:
-        StructureError, FormatError, InteropError, OSError: as `write` and `write_together`.
-    """
+    """Write the variables and the rest of a SavedModel; it appears whole or not at all."""
     place: Any = {"overwrite": overwrite, "replaces": replaces}
     if group is None:
         with new_place(path, **place) as folder:
@@ -175,11 +146,7 @@ def _prepare(model: SavedModel, num_shards: int | None) -> tuple[Layout, bytes]:
 
 
 def serialize_proto(proto: Proto) -> bytes:
-    """Return the bytes of saved_model.pb.
-
-    Raises:
-        StructureError: there are too many.
-    """
+    """Return the bytes of saved_model.pb."""
     try:
         data: bytes = proto.SerializeToString(deterministic=True)
     except EncodeError as error:
@@ -233,12 +200,7 @@ def write_proto(folder: Path, data: bytes) -> None:
 
 
 def _encode(model: SavedModel) -> tuple[Proto, ObjectGraph]:
-    """Return the saved_model.pb of a model, and its object graph.
-
-    Raises:
-        StructureError: it would be too large for a protobuf message, or has signatures that are not
-            calls of modules.
-    """
+    """Return the saved_model.pb of a model, and its object graph."""
     if model.module_bytes > MAX_PROTO_BYTES:
         raise _too_large(f"more than {model.module_bytes:,}")
     # A gradient that does not describe itself is that of another program.
@@ -353,23 +315,6 @@ def write_together(
     """Write a SavedModel with the other processes; it appears whole or not at all.
 
     All of them call this with the same model, but for the bytes that are held elsewhere.
-
-    Args:
-        model: what to write.
-        path: the folder, on a file system that all processes share.
-        group: the processes.
-        overwrite: whether a SavedModel that is there is replaced.
-        num_shards: as `write`, for each process.
-        progress: as `write`; process 0 hears of the bytes of all.
-
-    Returns:
-        The number of bytes of all its files, in each of the processes.
-
-    Raises:
-        StructureError: the processes do not agree, the folder exists, or `path` is an address.
-        FormatError: what would be replaced is not a SavedModel alone.
-        InteropError: another process has failed.
-        OSError: a file cannot be written; an older folder is untouched.
     """
     with telling(group):
         _refuse_address(path)

@@ -17,8 +17,6 @@ from pathlib import Path
 import jax
 import pytest
 
-__all__ = ["keep_compiled"]
-
 FOLDER = Path(__file__).parents[1] / ".jax_cache"
 MAX_BYTES = 500_000_000
 

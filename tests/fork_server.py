@@ -28,8 +28,6 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["preloaded_python"]
-
 _MODULES = ("jax", "jax.export", "jax.numpy", "tensorflow", "keras")
 
 _POLL_SECONDS = 0.01

@@ -7,8 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["ERF", "ERF_OF_SYMBOLS", "INCONCLUSIVE", "REVERSES_EQUAL_KEYS", "bits_of"]
-
 _OLD = jax.__version_info__ < (0, 9, 1)
 _NEW = jax.__version_info__ >= (0, 12)
 

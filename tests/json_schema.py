@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SCHEMA", "violations"]
-
 _FILE = Path(__file__).parents[1] / "docs" / "internals" / "exported-description.schema.json"
 SCHEMA = json.loads(_FILE.read_text(encoding="utf-8"))
 _TYPES = {

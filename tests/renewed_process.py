@@ -10,8 +10,6 @@ from typing import Any
 
 from tests.selecting.executed import PYTEST_VARIABLE
 
-__all__ = ["RenewedProcess"]
-
 
 class RenewedProcess:
     """A process that runs one call at a time, and is a new one after some.

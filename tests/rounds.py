@@ -17,8 +17,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["run_rounds", "shared_folder", "tell_of_idle_worker"]
-
 # The folder of a round, in a folder that all of them share.
 _VARIABLE = "TESTS_ROUND"
 _NEXT = "next"

@@ -6,8 +6,6 @@ import os
 
 import pytest
 
-__all__ = ["UNOPTIMIZED", "VARIABLE", "is_unoptimized", "set_unoptimized", "with_xla_flags"]
-
 # Small programs that are compiled once each, and with which LLVM would spend most of the time.
 UNOPTIMIZED = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 

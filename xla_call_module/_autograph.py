@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-__all__ = ["exempt_from_autograph"]
-
 Function = TypeVar("Function", bound=Any)
 
 

@@ -17,20 +17,6 @@ from xla_call_module.flags import XlaFlags, read_flags
 from xla_call_module.tracebacks import warn
 from xla_call_module.versions import Release, parse_release, parse_stablehlo_version
 
-__all__ = [
-    "device_query",
-    "eager_call_module",
-    "flags_in_force",
-    "foreign_platform",
-    "function_body",
-    "graph_operation_maker",
-    "imported_release",
-    "is_refinement_failure",
-    "recording_query",
-    "register_function",
-    "stop_recording",
-]
-
 
 def register_function(definition: Any) -> None:
     """Make a FunctionDef known to every graph and to eager mode, if its name is not known yet.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from xla_call_module.errors import FormatError
 
-__all__ = ["Allowance"]
-
 
 class Allowance:
     """An amount that is spent while a file is read.
@@ -22,12 +20,7 @@ more than any writer needs. To do: write it again.
     __slots__ = ("_left", "_limit", "_what")
 
     def __init__(self, limit: int, *, what: str) -> None:
-        """Begin with nothing spent.
-
-        Args:
-            limit: the whole amount; far more than any honest file takes.
-            what: the unit of it in messages, in the plural.
-        """
+        """Begin with nothing spent."""
         self._left = limit
         self._limit = limit
         self._what = what
@@ -38,11 +31,7 @@ more than any writer needs. To do: write it again.
         return self._left
 
     def spend(self, amount: int = 1) -> None:
-        """Spend some of it.
-
-        Raises:
-            FormatError: less than that is left.
-        """
+        """Spend some of it."""
         self._left -= amount
         if self._left < 0:
             raise FormatError(

@@ -23,15 +23,6 @@ from xla_call_module.pytrees.tree_nodes import Trees
 from xla_call_module.shardings.array_sharding import Sharding
 from xla_call_module.versions import CONVENTIONS, StablehloVersion, parse_stablehlo_version
 
-__all__ = [
-    "MADE_OF_OPERATIONS",
-    "CallModule",
-    "TensorSpec",
-    "bind_symbols",
-    "read_artifact_version",
-]
-
-
 # The entry of `CallModule.changes` of a VJP that JAX made of a lifted function.
 MADE_OF_OPERATIONS = "made of the operations of the function, without the rules of its author"
 
@@ -248,22 +239,7 @@ def bind_symbols(
     *,
     disabled_checks: Collection[DisabledCheck] = (),
 ) -> dict[str, int]:
-    """Return the dimension variables that follow from the shapes of arguments.
-
-    Args:
-        name: of what will be called.
-        specs: its arguments, without residuals and constants.
-        sizes: for each of them the shape that arrived; None where unknown, or unknown in all.
-        disabled_checks: the checks that are not in force. Without `shape_assertions` only ranks
-            and static dimensions are compared, since the module takes no others.
-
-    Returns:
-        The value of each variable that the known sizes determine; without `shape_assertions` none.
-
-    Raises:
-        StructureError: the shapes contradict the specification; the message names argument and
-            dimension.
-    """
+    """Return the dimension variables that follow from the shapes of arguments."""
     values: dict[str, int] = {}
     if SHAPE_ASSERTIONS not in disabled_checks:
         values = solve([spec.shape or () for spec in specs], sizes)
@@ -299,11 +275,7 @@ _ARTIFACT_HEADER = re.compile(rb"ML\xefR.StableHLO_v(\d+\.\d+\.\d+)\x00", re.DOT
 
 
 def read_artifact_version(module: bytes) -> StablehloVersion:
-    """Return the StableHLO version in a portable artifact's header.
-
-    Raises:
-        FormatError: the bytes are no portable artifact.
-    """
+    """Return the StableHLO version in a portable artifact's header."""
     if (match := _ARTIFACT_HEADER.match(module[:64])) is None:
         raise FormatError(
             f"The module's {len(module)} bytes begin with {module[:12]!r}; a StableHLO portable "

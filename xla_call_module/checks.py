@@ -8,8 +8,6 @@ from difflib import get_close_matches
 
 from xla_call_module.errors import StructureError
 
-__all__ = ["PLATFORM", "SHAPE_ASSERTIONS", "DisabledCheck", "parse_checks", "unite"]
-
 _CUSTOM_CALL = "custom_call:"
 _PLAIN = ("platform", "shape_assertions")
 
@@ -58,13 +56,6 @@ SHAPE_ASSERTIONS = DisabledCheck("shape_assertions")
 
 def parse_checks(checks: Iterable[object]) -> tuple[DisabledCheck, ...]:
     """Return the checks that a user names, without repeats, in their order.
-
-    Args:
-        checks: `DisabledCheck`s, `jax.export.DisabledSafetyCheck`s, or their text.
-
-    Raises:
-        StructureError: one of them is unknown, and the message has the nearest name; or they are
-            no sequence.
 
     Example:
         >>> parse_checks(["platform", "custom_call:my_target"])[1].custom_call

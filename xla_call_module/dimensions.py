@@ -16,19 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from xla_call_module.errors import StructureError
 from xla_call_module.size_polynomials import Size, floordiv, maximum, minimum, mod, symbol
 
-__all__ = [
-    "MAX_EXPONENT",
-    "Dim",
-    "Shape",
-    "aval_text",
-    "evaluate",
-    "evaluate_shape",
-    "linear_form",
-    "parse_size",
-    "solve",
-    "symbols",
-]
-
 Dim = int | str
 Shape = tuple[Dim, ...]
 
@@ -73,9 +60,6 @@ def symbols(dim: Dim) -> frozenset[str]:
 def evaluate(dim: Dim, values: Mapping[str, int]) -> int | None:
     """Return the value of an expression, or None while one of its variables has none.
 
-    Raises:
-        StructureError: the text is no dimension expression, or its value is no size.
-
     Example:
         >>> evaluate("floordiv(b, 3) + 1", {"b": 7})
         3
@@ -96,9 +80,6 @@ def evaluate_shape(shape: Shape, values: Mapping[str, int]) -> tuple[int | None,
 
 def linear_form(dim: str) -> tuple[str, int, int] | None:
     """Return variable, slope and constant of an expression such as `2*b + 1`; None for other forms.
-
-    Raises:
-        StructureError: the text is no dimension expression.
 
     Example:
         >>> linear_form("2*b + 1")
@@ -124,9 +105,6 @@ def _slope_and_constant(dim: str, name: str, values: Mapping[str, int]) -> tuple
 def parse_size(dim: Dim) -> int | Size:
     """Return the size that an expression is, as a polynomial of its variables.
 
-    Raises:
-        StructureError: the text is no dimension expression.
-
     Example:
         >>> parse_size("2*b") == 2 * symbol("b"), parse_size("mod(7, 4)")
         (True, 3)
@@ -140,19 +118,7 @@ def parse_size(dim: Dim) -> int | Size:
 
 
 def solve(shapes: Sequence[Shape], sizes: Sequence[Sequence[int | None] | None]) -> dict[str, int]:
-    """Return the dimension variables that follow from shapes that arrived.
-
-    Args:
-        shapes: the specified shapes.
-        sizes: for each of them the sizes that arrived; None where unknown, or unknown in all.
-
-    Returns:
-        Values of those variables that occur alone in some dimension, by a linear expression with
-        whole coefficients; variables that only occur otherwise are absent.
-
-    Raises:
-        StructureError: a text among the shapes is no dimension expression.
-    """
+    """Return the dimension variables that follow from shapes that arrived."""
     pending = [
         (dim, size)
         for shape, arrived in zip(shapes, sizes, strict=True)

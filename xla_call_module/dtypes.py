@@ -10,16 +10,6 @@ import numpy as np
 
 from xla_call_module.errors import DtypeError
 
-__all__ = [
-    "DTYPES",
-    "NARROW_DTYPES",
-    "WIDE",
-    "Array",
-    "DType",
-    "dtype_from_name",
-    "dtype_from_tensorflow",
-]
-
 Array = np.ndarray[Any, Any]
 
 
@@ -123,16 +113,7 @@ _REFUSED = {
 
 
 def dtype_from_name(name: str, *, where: str, narrow: bool = False) -> DType:
-    """Return the table's entry for a JAX or numpy dtype name.
-
-    Args:
-        name: for example `str(x.dtype)`.
-        where: the pytree path or node that has it, for the message.
-        narrow: whether it stays in JAX, so that those of `NARROW_DTYPES` are allowed.
-
-    Raises:
-        DtypeError: TensorFlow cannot carry it; the message names a dtype that goes through.
-    """
+    """Return the table's entry for a JAX or numpy dtype name."""
     if (dtype := _BY_NAME.get(name)) is not None:
         return dtype
     if narrow and (dtype := _NARROW_BY_NAME.get(name)) is not None:
@@ -146,11 +127,7 @@ def dtype_from_name(name: str, *, where: str, narrow: bool = False) -> DType:
 
 
 def dtype_from_tensorflow(enum: int, *, where: str) -> DType:
-    """Return the table's entry for a number of TensorFlow's `DataType` enum.
-
-    Raises:
-        DtypeError: the number is not one that JAX has, too.
-    """
+    """Return the table's entry for a number of TensorFlow's `DataType` enum."""
     if (dtype := _BY_ENUM.get(enum)) is not None:
         return dtype
     raise DtypeError(

@@ -12,29 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-__all__ = [
-    "THROUGH_TENSORFLOW",
-    "ArgumentError",
-    "DtypeError",
-    "FormatError",
-    "InteropError",
-    "LoweringError",
-    "MissingDependencyError",
-    "PlatformError",
-    "ShardingError",
-    "StructureError",
-    "UnsupportedError",
-    "VersionError",
-    "explain_command",
-    "installing",
-    "naming",
-    "private_name",
-    "quote",
-    "refusing_damage",
-    "remedy_for",
-    "shown_as_base",
-]
-
 # What to do with a file that TensorFlow alone can run.
 THROUGH_TENSORFLOW = (
     "call it from JAX through TensorFlow, by bridge.call_tf(path), with variables='argument' where "
@@ -124,14 +101,7 @@ class MissingDependencyError(InteropError, ImportError):
     def of(
         cls, feature: str, package: str, *, extra: str, instead: str = ""
     ) -> MissingDependencyError:
-        """Return the error of a feature that needs a package.
-
-        Args:
-            feature: the feature, as the user calls it.
-            package: the package.
-            extra: the extra of this distribution that installs the package.
-            instead: what can be done without the package.
-        """
+        """Return the error of a feature that needs a package."""
         cure = f"{installing(extra)}{f', or {instead}' if instead else ''}"
         return cls(f"{feature} needs {package}, which is not installed. To do: {cure}.")
 
@@ -208,10 +178,6 @@ def naming(where: str) -> Iterator[None]:
 def remedy_for(value: object, otherwise: str) -> str:
     """Return the end of a message about what was passed in the place of an `Exported`.
 
-    Args:
-        value: the value that was passed.
-        otherwise: what to do for a value that is no serialized `Exported`.
-
     Example:
         >>> remedy_for("f", otherwise="pass a function")
         'To do: pass a function.'
@@ -249,9 +215,6 @@ def refusing_damage(where: str) -> Iterator[None]:
 
     Any other `InteropError` stays as it is.
 
-    Args:
-        where: the file that is read, and the part of it.
-
     >>> with refusing_damage("saved_model.pb, signature f"):
     ...     [][3]
     Traceback (most recent call last):
@@ -279,10 +242,6 @@ together (IndexError: list index out of range). To do: copy it again, or write i
 @contextmanager
 def private_name(feature: str, package: str) -> Iterator[None]:
     """Make a `VersionError` of the errors of a block that takes a private name.
-
-    Args:
-        feature: the feature that needs the name.
-        package: the package that has it, or had it.
 
     >>> with private_name("saving from several processes", "sys"):
     ...     sys.moved

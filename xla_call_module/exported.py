@@ -66,21 +66,6 @@ from xla_call_module.stablehlo.modules import (
 )
 from xla_call_module.symbolic_shapes import limited_reading
 
-__all__ = [
-    "Check",
-    "argument_paths",
-    "argument_specs",
-    "carried_for",
-    "deserialize_exported",
-    "from_exported",
-    "result_paths",
-    "result_specs",
-    "strip_exported",
-    "to_exported",
-    "to_jax_checks",
-    "with_flat_trees",
-]
-
 # How a user may name a safety check.
 Check = export.DisabledSafetyCheck | DisabledCheck | str
 
@@ -241,13 +226,7 @@ def to_jax_checks(checks: Sequence[DisabledCheck]) -> tuple[export.DisabledSafet
 
 
 def strip_exported(exported: export.Exported, *, allow_flat_trees: bool) -> bytes:
-    """Return the `Exported` without its module and VJP, as the description that a node carries.
-
-    Raises:
-        UnsupportedError: static data of a class is no JSON, with its path; and the class is not
-            registered with JAX for serialization.
-        FormatError, ShardingError: a sharding is of a form that is not known.
-    """
+    """Return the `Exported` without its module and VJP, as the description that a node carries."""
     in_tree, out_tree = _describe_trees(exported, allow_flat_trees=allow_flat_trees)
     return description_to_json(describe_fields(exported, in_tree, out_tree))
 
@@ -281,20 +260,7 @@ def with_flat_trees(exported: export.Exported) -> export.Exported:
 
 
 def to_exported(call: CallModule) -> export.Exported:
-    """Return the `Exported` that a call carries, with the call's module; without a VJP.
-
-    Args:
-        call: one that was made of an `Exported`, now or before it was written to a file; its
-            residuals are joined, and its constants restored.
-
-    Raises:
-        FormatError: what it carries is damaged, or contradicts the call.
-        StructureError: a pytree type is not registered for serialization in this process; the
-            module calls back to Python, or its functions themselves.
-        ShardingError: the installed JAX cannot have one of its shardings.
-        VersionError: a newer version of this package wrote it; or the module is of a version of
-            StableHLO that the installed jaxlib does not read.
-    """
+    """Return the `Exported` that a call carries, with the call's module; without a VJP."""
     meshes = _check_module(call)
     description = read_description(call.exported, where=call.name)
     checks = to_jax_checks(call.disabled_checks)
@@ -354,11 +320,7 @@ def _check_module(call: CallModule) -> tuple[Mesh, ...]:
 
 
 def carried_for(call: CallModule, platforms: tuple[str, ...]) -> bytes:
-    """Return the `Exported` that a call carries, for other platforms.
-
-    Raises:
-        FormatError, VersionError: as `read_description`.
-    """
+    """Return the `Exported` that a call carries, for other platforms."""
     description = read_description(call.exported, where=call.name)
     return description_to_json(description.with_platforms(platforms))
 
@@ -367,18 +329,6 @@ def deserialize_exported(data: bytes, *, stand_ins: bool = False) -> export.Expo
     """Return the `Exported` that `Exported.serialize` wrote, also one that JAX refuses as expired.
 
     Where the installed JAX writes a newer form than is known here, it reads it itself.
-
-    Args:
-        data: what was written.
-        stand_ins: whether pytree types that are not registered for serialization in this process
-            have stand-ins, which have their children by number.
-
-    Raises:
-        FormatError, StructureError: the bytes are damaged, or no serialized `Exported`; or a pytree
-            type is not registered for serialization in this process.
-        VersionError: it is of a version that is not known; or its module is of a version of
-            StableHLO that the installed jaxlib does not read.
-        ShardingError: the installed JAX cannot have one of its shardings.
     """
     with refusing_damage("A serialized Exported"):
         if (version := serialization_version(data)) > NEWEST_SERIALIZATION:
@@ -427,20 +377,12 @@ def _specs_of(avals: Sequence[Any]) -> list[tuple[Shape | None, DType]]:
 
 
 def argument_specs(exported: export.Exported) -> tuple[TensorSpec, ...]:
-    """Return every flat argument of an `Exported`.
-
-    Raises:
-        DtypeError: a dtype that TensorFlow cannot carry.
-    """
+    """Return every flat argument of an `Exported`."""
     return _specs(exported.in_avals, argument_paths(exported.in_tree), {})
 
 
 def result_specs(exported: export.Exported) -> tuple[TensorSpec, ...]:
-    """Return every flat result of an `Exported`.
-
-    Raises:
-        DtypeError: a dtype that TensorFlow cannot carry.
-    """
+    """Return every flat result of an `Exported`."""
     return _specs(exported.out_avals, result_paths(exported.out_tree), {})
 
 

@@ -15,23 +15,9 @@ from xla_call_module.pytrees.tree_restoring import missing_classes
 from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
 from xla_call_module.tracebacks import warn
 
-__all__ = ["call_of_exported", "parse_exported"]
-
 
 def parse_exported(content: bytes, where: str, *, stand_ins: bool = False) -> export.Exported:
-    """Return the `Exported` that is in a file.
-
-    Args:
-        content: the bytes of the file.
-        where: its path, for messages.
-        stand_ins: whether classes of pytree nodes that this process has not registered become
-            nodes that have their children by number, with a warning; otherwise they are refused.
-
-    Raises:
-        FormatError: it is no `Exported`, or is damaged.
-        StructureError: it has classes that are not registered.
-        InteropError: it cannot be read here.
-    """
+    """Return the `Exported` that is in a file."""
     try:
         made = deserialize_exported(content, stand_ins=stand_ins)
     except StructureError as error:
@@ -58,15 +44,7 @@ def parse_exported(content: bytes, where: str, *, stand_ins: bool = False) -> ex
 
 
 def call_of_exported(exported: export.Exported, *, carried: bool = False) -> CallModule:
-    """Return the call of an `Exported`, whatever it calls that TensorFlow does not have.
-
-    Args:
-        exported: any `Exported`.
-        carried: as for `xla_call_module.from_exported`.
-
-    Raises:
-        InteropError: as `xla_call_module.from_exported`.
-    """
+    """Return the call of an `Exported`, whatever it calls that TensorFlow does not have."""
     with open_module(exported.mlir_module_serialized) as module:
         targets = sorted(set(custom_call_targets(walk(module))))
         checks = [DisabledCheck(f"custom_call:{target}") for target in targets]

@@ -51,8 +51,6 @@ from xla_call_module.shardings.sharding_jax import sharding_from_jax, sharding_t
 from xla_call_module.shardings.sharding_protos import sharding_from_proto, sharding_to_proto
 from xla_call_module.symbolic_shapes import constraints_of, limited_reading, parse_shape
 
-__all__ = ["describe_fields", "restore_fields"]
-
 # How the dtypes of typed PRNG keys are called, and what makes a key.
 _KEYS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}
 _CUSTOM_CALL = "custom_call:"
@@ -64,12 +62,7 @@ Shardings = tuple[Sharding | None, ...]
 def describe_fields(
     exported: export.Exported, in_tree: TreeNode, out_tree: TreeNode
 ) -> ExportedDescription:
-    """Return the description of an `Exported` whose structures are known.
-
-    Raises:
-        FormatError, ShardingError: a sharding is of a form that is not known.
-        UnsupportedError: an effect cannot be made again without arguments.
-    """
+    """Return the description of an `Exported` whose structures are known."""
     named, hlo = named_shardings(exported), hlo_shardings(exported)
     avals = [*exported.in_avals, *exported.out_avals]
     sides = (
@@ -157,24 +150,7 @@ def restore_fields(
     vjp: Callable[[], export.Exported] | None = None,
     stand_ins: bool = False,
 ) -> export.Exported:
-    """Return the `Exported` of a description.
-
-    Args:
-        description: all of its fields.
-        size: the bytes of the description, which limit how long it may take.
-        trees: the treedefs of arguments and results in place of those in the description.
-        module: its module.
-        meshes: the meshes that its module names, which are asked for where JAX wants the names of
-            axes that the description lacks.
-        vjp: what makes its VJP; None for none.
-        stand_ins: as for `restore_tree`.
-
-    Raises:
-        FormatError: a field makes no sense.
-        StructureError: a pytree type is not registered for serialization in this process.
-        ShardingError: JAX cannot have one of the shardings.
-        DtypeError: the installed JAX does not have a dtype.
-    """
+    """Return the `Exported` of a description."""
     with refusing_damage(f"The description of {description.fun_name:.80}"):
         try:
             named, hlo = _restore_shardings(description, meshes)

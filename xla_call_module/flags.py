@@ -19,16 +19,6 @@ from pathlib import Path
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import FormatError, StructureError, quote
 
-__all__ = [
-    "FILTERING_VARIABLE",
-    "FLAGS",
-    "VARIABLE",
-    "XlaFlags",
-    "parse_flags",
-    "read_filtering",
-    "read_flags",
-]
-
 VARIABLE = "TF_XLA_FLAGS"
 FILTERING_VARIABLE = "JAX_TF_BRIDGE_TRACEBACK_FILTERING"
 DISABLED_CHECKS = "tf_xla_call_module_disabled_checks"
@@ -123,11 +113,7 @@ class XlaFlags:
 
 
 def read_flags(*, strict: bool = False) -> XlaFlags:
-    """Return the flags of now, which a TensorFlow that already runs may not have seen.
-
-    Raises:
-        FormatError: with `strict`, TensorFlow would end the process.
-    """
+    """Return the flags of now, which a TensorFlow that already runs may not have seen."""
     return parse_flags(os.environ.get(VARIABLE, ""), strict=strict)
 
 
@@ -143,15 +129,6 @@ def parse_flags(
     read_file: Callable[[str], bytes] = lambda path: Path(path).read_bytes(),
 ) -> XlaFlags:
     """Return the effect of a value of TF_XLA_FLAGS.
-
-    Args:
-        value: flags, or the path of a file with flags.
-        strict: whether what ends TensorFlow's process is an error here.
-        read_file: the bytes of that file.
-
-    Raises:
-        FormatError: with `strict`, a flag is unknown or has a value of another kind, or the file
-            cannot be read.
 
     Example:
         >>> parse_flags("--tf_xla_call_module_disabled_checks=platform").disabled_checks

@@ -11,8 +11,6 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["load_lazily"]
-
 
 def load_lazily(package: str) -> None:
     """Let the names in a package's `__all__` be found in the modules that its `_HOMES` says.

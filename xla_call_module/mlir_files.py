@@ -36,8 +36,6 @@ from xla_call_module.stablehlo.modules import (
 from xla_call_module.symbolic_shapes import limited_steps, parse_shape
 from xla_call_module.versions import LAST_WITHOUT_SHARDY, NEWEST
 
-__all__ = ["call_of_file", "is_mlir", "with_signature"]
-
 _BYTECODE = b"ML\xefR"
 _TEXT = b"func.func"
 
@@ -55,21 +53,7 @@ def call_of_file(
     prepared: Collection[str] = (),
     narrow: bool = False,
 ) -> CallModule:
-    """Return the function `main` of a module, or its only entry point, as a call for the CPU.
-
-    Args:
-        path: the path of the file, for messages and the name.
-        content: what is in the file.
-        prepare: changes the parsed module in place, such as the dtypes that its `main` takes.
-        prepared: the element types that `prepare` lets go through, for messages.
-        narrow: whether the call stays in JAX, so that it may have dtypes of `NARROW_DTYPES`.
-
-    Raises:
-        FormatError: the module is damaged, or newer than the installed jaxlib.
-        StructureError: it has several entry points, and none is `main`; or it chooses by a
-            platform index.
-        DtypeError: an argument or result has elements that JAX does not have.
-    """
+    """Return the function `main` of a module, or its only entry point, as a call for the CPU."""
     survive_forks()
     with make_ir_context():
         module = _parse(path, content)
@@ -107,11 +91,6 @@ def with_signature(call: CallModule) -> CallModule:
     A dimension of a result that is no polynomial of the arguments' is a variable of its own, which
     is known when the model runs. So is each where the module does not take all sizes, such as one
     with a dimension among its arguments.
-
-    Raises:
-        FormatError: the module is damaged, or is not what the call says.
-        StructureError: its functions call themselves, or the call is one of a pair of a forward
-            and a backward pass.
     """
     if call.residual_args or call.residual_results or call.hoisted:
         raise StructureError(

@@ -50,26 +50,6 @@ from xla_call_module.shardings.sharding_json import decode_shardings, encode_sha
 from xla_call_module.shardings.sharding_protos import sharding_to_proto
 from xla_call_module.versions import FIRST_CONVENTION
 
-__all__ = [
-    "FUNCTION_CALL",
-    "NOT_INLINED",
-    "NOT_OPTIMIZED",
-    "NO_OPTIMIZER",
-    "OP",
-    "SHARDING_OP",
-    "called_function",
-    "decode_node",
-    "description_allowance",
-    "encode_node",
-    "encode_sharding_node",
-    "is_call",
-    "is_for_converters",
-    "shown_sharding",
-    "to_function_call",
-    "to_module_call",
-    "update_node",
-]
-
 OP = "XlaCallModule"
 SHARDING_OP = "XlaSharding"
 FUNCTION_CALL = "StatefulPartitionedCall"
@@ -232,14 +212,6 @@ def update_node(node: Any, before: CallModule, after: CallModule) -> None:
 
     Name, inputs, device, the attributes of others, and the function that it may run stay. A node
     that has no description of its call gets none.
-
-    Args:
-        node: a NodeDef of any pool, changed in place.
-        before: its call, from `decode_node`.
-        after: a call of the same operands and results.
-
-    Raises:
-        StructureError: the operands or the results are others.
     """
     if (before.operands, before.results) != (after.operands, after.results):
         raise StructureError(
@@ -281,11 +253,6 @@ def is_for_converters(node: Any) -> bool:
 
 def to_function_call(node: Any, function: str, *, is_opaque: bool = True) -> None:
     """Make an XlaCallModule node the call of a function that computes the same, in place.
-
-    Args:
-        node: a NodeDef of any pool, whose name, inputs and control inputs stay.
-        function: the name of the function, which takes and returns what the node does.
-        is_opaque: whether TensorFlow's graph optimizer leaves the function as it is.
 
     Example:
         >>> import jax, jax.numpy as jnp, tensorflow as tf
@@ -519,13 +486,6 @@ def encode_sharding_node(
     """Return the XlaSharding node on an argument or a result; None where it is left open.
 
     The short form of the sharding is there for Shardy, which has no other.
-
-    Args:
-        call: whose argument or result it is.
-        spec: which one.
-        name: of the node.
-        input: the tensor that it passes on.
-        new_node: makes the empty message.
 
     Example:
         >>> import jax, tensorflow as tf

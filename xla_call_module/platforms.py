@@ -6,15 +6,6 @@ from collections.abc import Iterable
 
 from xla_call_module.errors import PlatformError
 
-__all__ = [
-    "DEFAULT_PLATFORMS",
-    "PLATFORMS",
-    "parse_platforms",
-    "platform_from_tensorflow",
-    "platform_hint",
-    "platform_to_tensorflow",
-]
-
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 # What a function is lowered for when nobody says otherwise: what TensorFlow's wheels and TPU hosts
@@ -27,9 +18,6 @@ _ALIASES = {"gpu": ("cuda", "rocm")}
 
 def parse_platforms(names: Iterable[str]) -> tuple[str, ...]:
     """Return lowering platforms for `jax.export.export`: aliases expanded, without repeats.
-
-    Raises:
-        PlatformError: a name is not one of `cpu`, `cuda`, `rocm`, `tpu`, `gpu`, or there is none.
 
     Example:
         >>> parse_platforms(["cpu", "gpu"])
@@ -56,11 +44,7 @@ def platform_to_tensorflow(platform: str) -> str:
 
 
 def platform_from_tensorflow(name: str) -> str:
-    """Return JAX's name for an entry of the op's `platforms` attribute.
-
-    Raises:
-        PlatformError: the entry is not one of `CPU`, `CUDA`, `ROCM`, `TPU`.
-    """
+    """Return JAX's name for an entry of the op's `platforms` attribute."""
     if name != name.upper():
         raise PlatformError(
             f"The platform {name!r} of an XlaCallModule node is not in upper case, "

@@ -15,18 +15,6 @@ from xla_call_module.call import CallModule
 from xla_call_module.dtypes import DType
 from xla_call_module.errors import FormatError
 
-__all__ = [
-    "OperandSize",
-    "ScalarConstant",
-    "ScalarOperation",
-    "ShapeCheck",
-    "SizeAssertion",
-    "Step",
-    "argument_names",
-    "open_assertions",
-    "refusal_text",
-]
-
 # The operations of TensorFlow that compare sizes, with the number of their inputs.
 _INPUTS: Final = {
     "AddV2": 2, "Cast": 1, "Equal": 2, "Greater": 2, "GreaterEqual": 2, "Less": 2, "LessEqual": 2,
@@ -128,13 +116,7 @@ def refusal_text(call: CallModule) -> str:
 def open_assertions(
     call: CallModule, sizes: Sequence[Sequence[int | None] | None]
 ) -> list[SizeAssertion]:
-    """Return the fixed sizes to assert of operands whose own sizes are unknown.
-
-    Args:
-        call: what will be called.
-        sizes: the known shape of each of `call.operands`, which `bind_symbols` has found to fit;
-            None where unknown, or unknown in all.
-    """
+    """Return the fixed sizes to assert of operands whose own sizes are unknown."""
     assertions: list[SizeAssertion] = []
     for operand, (spec, arrived) in enumerate(zip(call.operands, sizes, strict=True)):
         shape = spec.shape or ()

@@ -11,34 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = [
-    "ARITHMETIC",
-    "Atom",
-    "Dim",
-    "Element",
-    "Function",
-    "Iteration",
-    "Measured",
-    "Shape",
-    "Size",
-    "Symbol",
-    "atoms_of",
-    "broadcast",
-    "compare",
-    "divide",
-    "floordiv",
-    "is_static",
-    "lower_bound",
-    "maximum",
-    "minimum",
-    "mod",
-    "numbers_of",
-    "of_atom",
-    "product",
-    "remainder",
-    "symbol",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
@@ -342,11 +314,7 @@ ARITHMETIC: Mapping[str, Callable[..., Dim | None]] = {
 
 
 def compare(direction: str, left: Dim, right: Dim) -> bool | None:
-    """Return whether one size is before another one; None where that is not so or so for all sizes.
-
-    Args:
-        direction: the comparison direction of StableHLO, such as `LT`.
-    """
+    """Return whether a comparison of two sizes holds; None where it depends on the variables."""
     if direction in ("EQ", "NE"):
         equal = _equal(left, right)
         return equal if equal is None else equal == (direction == "EQ")

@@ -21,15 +21,6 @@ from jax import export
 from xla_call_module.dimensions import MAX_EXPONENT, Shape, evaluate
 from xla_call_module.errors import FormatError, InteropError, StructureError
 
-__all__ = [
-    "constraints_of",
-    "limited_parsing",
-    "limited_reading",
-    "limited_steps",
-    "parse_shape",
-    "scope_constraints",
-]
-
 # Less than a second. JAX takes 6 for a byte of arrays that it has serialized.
 _MAX_STEPS = 2_000_000
 _STEPS_PER_BYTE = 8
@@ -41,14 +32,7 @@ _AROUND = ("__enter__", "__exit__", "__del__", "limited_steps")
 
 @contextmanager
 def limited_reading(size: int) -> Iterator[None]:
-    """End a block that makes an `Exported` with an error once it has taken too long.
-
-    Args:
-        size: the bytes of its description.
-
-    Raises:
-        FormatError: it took too long.
-    """
+    """End a block that makes an `Exported` with an error once it has taken too long."""
     steps = _MAX_STEPS + _STEPS_PER_BYTE * min(size, _MAX_BYTES)
     with limited_steps("to read a serialized Exported", steps=steps):
         yield
@@ -56,14 +40,7 @@ def limited_reading(size: int) -> Iterator[None]:
 
 @contextmanager
 def limited_parsing(texts: object) -> Iterator[None]:
-    """End a block in which JAX reads what a user writes of sizes, once it has taken too long.
-
-    Args:
-        texts: one text or several.
-
-    Raises:
-        StructureError: it took too long, or would.
-    """
+    """End a block in which JAX reads what a user writes of sizes, once it has taken too long."""
     where = f"{texts!r:.200}"
     powers = [int(digits) for digits in re.findall(r"\^\s*(\d{1,99})", str(texts))]
     if max(powers, default=0) > MAX_EXPONENT:
@@ -115,11 +92,7 @@ def _all_constraints(scope: export.SymbolicScope) -> tuple[str, ...]:
 
 
 def parse_shape(shape: Shape, *, scope: export.SymbolicScope | None = None) -> Any:
-    """Return the shape as JAX has it; call it where steps are limited.
-
-    Raises:
-        StructureError: a dimension is no expression that `evaluate` understands.
-    """
+    """Return the shape as JAX has it; call it where steps are limited."""
     for dim in shape:
         evaluate(dim, {})
     text = ", ".join(map(str, shape))
@@ -137,14 +110,6 @@ def limited_steps(
     """End a block with an error once it has called too many functions.
 
     Where a profiler is at work, which counts them itself, nothing is limited.
-
-    Args:
-        what: the words for the block in the message.
-        steps: the number of calls and returns that there may be.
-        error: the error to raise, for what is no file.
-
-    Raises:
-        FormatError: there were more.
 
     >>> with limited_steps("to count", steps=1000):
     ...     for number in range(10**9):

@@ -19,8 +19,6 @@ from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module.errors import InteropError, explain_command
 from xla_call_module.flags import FILTERING_VARIABLE, read_filtering
 
-__all__ = ["api_boundary", "is_internal_file", "leave_out_frames", "raised_at", "warn"]
-
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 _OWN = ("bridge", "savedmodel", "xla_call_module")
@@ -60,10 +58,6 @@ def leave_out_frames(error: Exception, *, decorated: bool = False) -> None:
     """Do what `api_boundary` does to an error, for a public function that catches it itself.
 
     A decorator costs a tenth of a call of a small function.
-
-    Args:
-        error: the error, whose first frame is the public function that caught it.
-        decorated: whether that is its decorator instead.
     """
     if filtered := read_filtering():
         _show_user_frames(error, first=int(decorated))
@@ -88,12 +82,7 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def raised_at(error: Exception) -> tuple[str, list[str]]:
-    """Return the line of the user's program that an error comes from, and what it called there.
-
-    Returns:
-        The innermost line outside of the frameworks, as ` at model.py:3`, or nothing; and the
-        top-level packages of the frames behind it.
-    """
+    """Return the line of the user's program that an error comes from, and what it called there."""
     entries = [*_entries(error.__traceback__)]
     own = [i for i, entry in enumerate(entries) if not _is_of(entry.tb_frame, _LIBRARIES)]
     packages = [
@@ -147,12 +136,7 @@ def _show_user_frames(error: Exception, *, first: int) -> None:
 
 
 def _shown(entries: Sequence[TracebackType], *, to_end: bool) -> list[TracebackType]:
-    """Return the entries of the user's frames, and the first after each of their runs.
-
-    Args:
-        entries: the entries of a traceback, of which the first is shown, too.
-        to_end: whether those behind the user's last frame are left out as well.
-    """
+    """Return the entries of the user's frames, and the first after each of their runs."""
     internal = [_is_of(entry.tb_frame, _INTERNAL) for entry in entries]
     own = [index for index, inside in enumerate(internal) if not inside]
     end = len(entries) if to_end else max(own, default=-1)

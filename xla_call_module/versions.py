@@ -17,30 +17,6 @@ from dataclasses import dataclass
 
 from xla_call_module.errors import VersionError
 
-__all__ = [
-    "BEFORE_BATCHING_DIMENSIONS",
-    "CONVENTIONS",
-    "DEVIATIONS",
-    "FIRST_CONVENTION",
-    "JAXLIBS",
-    "KEPT_FOR_ANY",
-    "LAST_WITHOUT_SHARDY",
-    "NEWEST",
-    "OLDEST",
-    "RELEASES",
-    "SHARDY_CONVENTION",
-    "STABLEHLO_DATES",
-    "Deviation",
-    "Feature",
-    "Release",
-    "StablehloVersion",
-    "jaxlib_for",
-    "oldest_running",
-    "parse_release",
-    "parse_stablehlo_version",
-    "promised_until",
-]
-
 StablehloVersion = tuple[int, int, int]
 
 # The calling conventions, https://docs.jax.dev/en/latest/export/export.html
@@ -273,9 +249,6 @@ def parse_release(text: str) -> Release:
 
     A release newer than the table is taken to be as able as the newest in it.
 
-    Raises:
-        VersionError: no version, or one older than the table.
-
     Example:
         >>> parse_release("2.18.1").stablehlo
         (1, 7, 3)
@@ -299,11 +272,7 @@ def parse_release(text: str) -> Release:
 
 
 def parse_stablehlo_version(text: str) -> StablehloVersion:
-    """Return the three numbers of a StableHLO version such as `1.13.7`.
-
-    Raises:
-        VersionError: the text has another form.
-    """
+    """Return the three numbers of a StableHLO version such as `1.13.7`."""
     match = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})", text)
     if match is None:
         raise VersionError(f"{text!r} is not a StableHLO version; expected one such as '1.13.7'.")

@@ -10,17 +10,11 @@ import numpy as np
 
 from xla_call_module.errors import StructureError
 
-__all__ = ["Buckets", "is_size", "parse_buckets", "parse_sizes"]
-
 Buckets = Sequence[int] | Mapping[str, Sequence[int]]
 
 
 def parse_sizes(value: Any) -> tuple[int, ...] | None:
-    """Return the batch sizes of a whole number or a sequence of them; None for anything else.
-
-    Raises:
-        StructureError: a size is not positive.
-    """
+    """Return the batch sizes of a whole number or a sequence of them; None for anything else."""
     if is_size(value):
         value = (value,)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
@@ -36,11 +30,7 @@ def parse_sizes(value: Any) -> tuple[int, ...] | None:
 
 
 def parse_buckets(value: Any) -> tuple[int, ...]:
-    """The sizes that `batch_buckets=` names, in ascending order.
-
-    Raises:
-        StructureError: they are something else, or one of them is there twice.
-    """
+    """The sizes that `batch_buckets=` names, in ascending order."""
     is_list = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
     sizes = list(value) if is_list else []
     are_sizes = bool(sizes) and all(is_size(size) and 0 < size < 1 << 31 for size in sizes)

@@ -24,8 +24,6 @@ from xla_call_module.dimensions import evaluate, symbols
 from xla_call_module.errors import StructureError
 from xla_call_module.tracebacks import warn
 
-__all__ = ["BatchedSignature"]
-
 # The message of the shape assertions that `jax.export` makes of constraints.
 # Without buckets, a batch has as many elements as a power of two up to this one, or more batches.
 _MAX_DOUBLINGS = 16
@@ -53,17 +51,7 @@ class BatchedSignature:
         buckets: Sequence[int] | None = None,
         largest: int | None = None,
     ) -> None:
-        """Take a loaded signature.
-
-        Args:
-            signature: a signature with the batch as the first dimension of inputs and results.
-            buckets: the sizes that batches are padded to; by default the powers of two.
-            largest: without buckets, a size besides the powers of two: batches are said to have no
-                more elements than that, and it is not exceeded for them.
-
-        Raises:
-            StructureError: the buckets are not batch sizes.
-        """
+        """Take a loaded signature."""
         self._signature = signature
         self._buckets = None if buckets is None else parse_buckets(buckets)
         self._largest = largest
@@ -74,19 +62,7 @@ class BatchedSignature:
     def __call__(
         self, elements: Sequence[Any], shared: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """The result for each element, as a pytree of numpy arrays.
-
-        Args:
-            elements: a sequence of arguments of the function, without the batch dimension; a
-                tuple of the arguments where it takes several; or a dict of its inputs by their
-                names in the signature. Those of different shapes are called apart.
-            shared: inputs by name that are the same for all elements and have no batch dimension.
-
-        Raises:
-            StructureError, DtypeError: they are not what the function takes; some input or result
-                has no batch dimension; no allowed size holds them; a row of a result may depend on
-                other rows.
-        """
+        """The result for each element, as a pytree of numpy arrays."""
         shared = dict(shared or {})
         batch = self._batch_dimension(shared)
         sizes = self._candidates(batch)
@@ -149,14 +125,7 @@ class BatchedSignature:
         return batch[0]
 
     def _check_rows(self, batch: Any, shared: frozenset[str]) -> None:
-        """Refuse a function that does not compute each row for itself; tried once.
-
-        Raises:
-            StructureError: it does not.
-
-        Warns:
-            UserWarning: that was not tried, because the function does not run here.
-        """
+        """Refuse a function that does not compute each row for itself; tried once."""
         if shared in self._shown:
             return
         signature, key = self._signature, self._signature.key
@@ -288,11 +257,7 @@ class BatchedSignature:
         arrays: Sequence[Any],
         shared: Mapping[str, Any],
     ) -> None:
-        """Refuse a function whose results change beside other elements; tried once.
-
-        Raises:
-            StructureError: they do not.
-        """
+        """Refuse a function whose results change beside other elements; tried once."""
         size = len(arrays[0]) if arrays else 0
         if self._is_tried or size < 2 or _are_equal(elements[0], elements[-1]):
             return

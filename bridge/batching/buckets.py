@@ -19,25 +19,13 @@ from xla_call_module.exported import from_exported
 from xla_call_module.passes.asserting import with_note
 from xla_call_module.tracebacks import warn
 
-__all__ = ["export_each_of_rows", "with_batch_buckets"]
-
 
 def export_each_of_rows(
     exporteds: Mapping[str, export.Exported],
     functions: Mapping[str, Callable[..., Any] | None],
     batch_buckets: Buckets,
 ) -> dict[str, export.Exported]:
-    """Return the functions, with those of rows in the place of each that is to be padded.
-
-    Args:
-        exporteds: the exported function of each signature, by its key.
-        functions: the same, as far as JAX can trace them again.
-        batch_buckets: sizes for all signatures, or by their keys.
-
-    Raises:
-        StructureError: a size is no batch size; a function takes no batch of one, or cannot be
-            mapped.
-    """
+    """Return the functions, with those of rows in the place of each that is to be padded."""
     made = dict(exporteds)
     for key in _by_key(batch_buckets, list(exporteds)):
         # Where there is no batch, that is refused when the inputs have names.
@@ -53,23 +41,7 @@ def with_batch_buckets(
     batch_buckets: Buckets,
     params: Any,
 ) -> tuple[Signature, ...]:
-    """The signatures, with the batches of each padded to the sizes that it is to have.
-
-    Args:
-        signatures: the signatures of a file.
-        given: the function of each signature as it was exported, by its key.
-        of_rows: those that `export_each_of_rows` made of them, which the signatures call.
-        batch_buckets: sizes for all signatures, or by their keys.
-        params: the first argument of each function, if the file has parameters.
-
-    Raises:
-        StructureError: a size is no batch size, or not what the function takes; the batch is not
-            the first dimension of inputs and outputs under one name; a function differs from that
-            of its rows.
-
-    Warns:
-        UserWarning: whether one does was not tried, because the function does not run here.
-    """
+    """The signatures, with the batches of each padded to the sizes that it is to have."""
     by_key = _by_key(batch_buckets, [signature.key for signature in signatures])
     return tuple(
         _with_buckets(
@@ -125,11 +97,7 @@ def _with_buckets(
 
 
 def _batch_symbol(signature: Signature, call: CallModule) -> str:
-    """The one dimension variable that leads the shapes of inputs.
-
-    Raises:
-        StructureError: there is none, or there are several.
-    """
+    """The one dimension variable that leads the shapes of inputs."""
     leading = {
         name: (call.args[index].shape or (0,))[0]
         for name, index in signature.inputs.items()
@@ -163,11 +131,7 @@ def _check_dimensions(what: str, spec: TensorSpec, buckets: BatchBuckets) -> Non
 
 
 def _check_sizes(key: str, call: CallModule, buckets: BatchBuckets) -> None:
-    """Refuse a bucket that the function does not take.
-
-    Raises:
-        StructureError: it has one.
-    """
+    """Refuse a bucket that the function does not take."""
     others = [name for name in call.symbols if name != buckets.symbol]
     for size in buckets.sizes:
         if choose_others(call, others, {buckets.symbol: size}) is None:
@@ -186,14 +150,7 @@ def _check_rows(
     buckets: BatchBuckets,
     params: Any,
 ) -> None:
-    """Refuse a function that is not that of its rows.
-
-    Raises:
-        StructureError: it is another one.
-
-    Warns:
-        UserWarning: that was not tried, because the function does not run here.
-    """
+    """Refuse a function that is not that of its rows."""
     candidate = Candidate(
         given, rows, buckets.symbol,
         batches=tuple(index for index, spec in enumerate(call.args) if buckets.lead(spec)),

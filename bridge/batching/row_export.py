@@ -23,8 +23,6 @@ from xla_call_module.dimensions import symbols
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
 
-__all__ = ["batch_symbol", "export_rows", "of_rows"]
-
 
 def batch_symbol(exported: export.Exported) -> str:
     """Return the one dimension variable that leads arguments; empty if it is not one alone."""
@@ -40,14 +38,6 @@ def export_rows(
 
     Its gradients are made of it where the function is there, or has none yet; else they stay those
     that were exported with it, with the rules of the author.
-
-    Args:
-        exported: the function.
-        function: the same, if JAX can trace it again; else its operations are.
-        symbol: the dimension variable that is the batch.
-
-    Raises:
-        StructureError: it takes no batch of one, or cannot be mapped.
     """
     if exported.nr_devices > 1:
         raise StructureError(
@@ -73,13 +63,7 @@ def export_rows(
 def of_rows(
     function: Callable[..., Sequence[Any]], mapped: Sequence[bool], returned: Sequence[bool]
 ) -> Callable[..., list[Any]]:
-    """Return the function that computes each row as `function` does a batch of one.
-
-    Args:
-        function: a function of leaves to leaves.
-        mapped: for each argument whether its rows are those of the batch.
-        returned: for each result the same. All others are those of the first row.
-    """
+    """Return the function that computes each row as `function` does a batch of one."""
 
     def of_one(*leaves: Any) -> list[Any]:
         batch = [x[None] if is_mapped else x for x, is_mapped in zip(leaves, mapped, strict=True)]

@@ -35,8 +35,6 @@ from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import open_module, read_counter, walk
 from xla_call_module.stablehlo.refining import accepts_sizes
 
-__all__ = ["Candidate", "Difference", "are_close", "choose_others", "try_rows"]
-
 _SEED = 20
 # An odd, an even and a large number of rows, or those next to them that a function takes.
 _ROWS = (11, 12, 131)
@@ -120,11 +118,7 @@ _Function = Callable[..., list[Any]]
 
 
 def try_rows(candidate: Candidate) -> tuple[Difference | None, str]:
-    """Return where a function differs from that of its rows, or why that could not be tried.
-
-    Raises:
-        InteropError: the function cannot be called.
-    """
+    """Return where a function differs from that of its rows, or why that could not be tried."""
     exported = candidate.exported
     call = from_exported(exported, allow_flat_trees=True)
     if is_multi_process(candidate.params):
@@ -377,13 +371,7 @@ def _rounding(dtype: Any) -> float:
 
 
 def are_close(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any], rounding: float) -> bool:
-    """Return whether results are the same, NaN included, but for how floats are rounded.
-
-    Args:
-        ours: an array of results.
-        theirs: another one, of the same shape and dtype.
-        rounding: the part of the largest number by which floats may differ.
-    """
+    """Return whether results are the same, NaN included, but for how floats are rounded."""
     if not jnp.issubdtype(ours.dtype, jnp.inexact):
         return bool(np.array_equal(ours, theirs))
     wide = np.complex128 if np.iscomplexobj(ours) else np.float64

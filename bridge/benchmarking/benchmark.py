@@ -24,8 +24,6 @@ from savedmodel.files.folder import bytes_of
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import InteropError, StructureError
 
-__all__ = ["benchmark"]
-
 _SIZE = 3  # of dimensions that vary
 _MAX_DIGITS = 17.0
 
@@ -67,17 +65,6 @@ def benchmark(
     A SavedModel, a serialized `Exported` or StableHLO is called in JAX, and becomes what each other
     runtime takes in a temporary folder. An ONNX model is called by ONNX Runtime alone, and a LiteRT
     model by LiteRT alone; neither is compared. Each runtime has a process of its own, and one core.
-
-    Args:
-        path: the folder of a SavedModel, or the file of one of the others.
-        signature: the key of a signature; by default the default one, or the only one.
-        runtimes: some of `RUNTIMES`.
-        seconds: how long calls are repeated in each runtime, at most 200 times.
-        seed: the seed of the random inputs.
-
-    Raises:
-        InteropError: the file is damaged, or has no such signature.
-        OSError: it cannot be read.
     """
     if unknown := [name for name in runtimes if name not in RUNTIMES]:
         raise StructureError(

@@ -14,8 +14,6 @@ from rich.text import Text
 from bridge.inspecting.markup import element, to_markup
 from bridge.inspecting.wording import size
 
-__all__ = ["BenchmarkReport", "BenchmarkRow", "draw", "print_benchmark"]
-
 _WIDTH, _PANEL, _BAR, _MARGIN, _LABEL = 760, 30, 22, 12, 130
 _COLORS = {
     "JAX": "#4c78a8", "TensorFlow": "#f58518", "ONNX Runtime": "#54a24b", "LiteRT": "#b279a2",

@@ -23,8 +23,6 @@ from bridge.calling_tf.variables import path_of, read, to_array, to_numpy, to_te
 from bridge.core._jax import is_for_export, is_staging
 from xla_call_module.errors import StructureError, UnsupportedError
 
-__all__ = ["Callback", "DeferredCall", "call_now", "defer", "read_at_run_time", "runs_now"]
-
 Arrays = Sequence[Any]
 
 
@@ -47,11 +45,7 @@ class Callback:
         results: Sequence[jax.ShapeDtypeStruct],
         arguments: Sequence[Any],
     ) -> list[Any]:
-        """Return the results of a call now, or in the program that is being traced.
-
-        Raises:
-            StructureError: a result has another shape than was declared.
-        """
+        """Return the results of a call now, or in the program that is being traced."""
         if runs_now(arguments):
             return call_now(traced, results, arguments)
 
@@ -79,11 +73,7 @@ def runs_now(arguments: Sequence[Any]) -> bool:
 def call_now(
     traced: TracedFunction, results: Sequence[jax.ShapeDtypeStruct], arguments: Sequence[Any]
 ) -> list[Any]:
-    """Return the results of TensorFlow as JAX arrays; on the CPU nothing is copied.
-
-    Raises:
-        StructureError: a result has another shape than was declared.
-    """
+    """Return the results of TensorFlow as JAX arrays; on the CPU nothing is copied."""
     tensors = _call(traced, results, [to_tensor(x) for x in arguments])
     return [to_array(tensor) for tensor in tensors]
 
@@ -105,11 +95,7 @@ def _call(
 def read_at_run_time(
     captures: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct], *, name: str
 ) -> Sequence[jax.Array]:
-    """Return the values of variables at the time when the program that is being traced runs.
-
-    Raises:
-        UnsupportedError: when the program is exported.
-    """
+    """Return the values of variables at the time when the program that is being traced runs."""
     if not captures:
         return ()
 

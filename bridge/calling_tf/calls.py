@@ -51,8 +51,6 @@ from xla_call_module.errors import ArgumentError, StructureError
 from xla_call_module.exported import argument_paths, result_paths
 from xla_call_module.tracebacks import api_boundary, warn
 
-__all__ = ["CallOptions", "CalledFunction"]
-
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:

@@ -32,19 +32,6 @@ from xla_call_module.errors import (
 )
 from xla_call_module.exported import result_paths
 
-__all__ = [
-    "FlatFunction",
-    "ResultDtypeError",
-    "TracedFunction",
-    "call_with_tensors",
-    "flatten_results",
-    "is_static",
-    "name_of",
-    "symbolic_tensor",
-    "to_callable",
-    "trace",
-]
-
 _DEFAULT_SIGNATURE = "serving_default"
 # Flat tensors in, flat tensors out.
 FlatFunction = Callable[..., Sequence[tf.Tensor]]
@@ -56,24 +43,12 @@ class ResultDtypeError(DtypeError, ValueError):
 
 
 def open_function(fun_tf: Any) -> Any:
-    """Return what TensorFlow loads from a path; anything else as it is.
-
-    Raises:
-        FormatError: there is no SavedModel.
-    """
+    """Return what TensorFlow loads from a path; anything else as it is."""
     return _load(os.fspath(fun_tf)) if isinstance(fun_tf, (str, os.PathLike)) else fun_tf
 
 
 def to_callable(fun_tf: Any) -> Callable[..., Any]:
-    """Return a callable of tensors.
-
-    Args:
-        fun_tf: a callable, or the object that `tf.saved_model.load` returns.
-
-    Raises:
-        ArgumentError: there is nothing to call.
-        StructureError: there is more than one signature.
-    """
+    """Return a callable of tensors."""
     if callable(fun_tf):
         return fun_tf  # type: ignore[no-any-return]
     signatures = getattr(fun_tf, "signatures", None)
@@ -127,13 +102,7 @@ def name_of(fun_tf: Any) -> str:
 
 
 def flatten_results(results: Any, name: str) -> tuple[list[tf.Tensor], tree_util.PyTreeDef]:
-    """Return the tensors that a function returned, and the structure around them.
-
-    Raises:
-        StructureError: one of them is no tensor, such as a sparse one.
-        ResultDtypeError: one of them is of strings or resources.
-        DtypeError: one of them has a dtype that JAX does not have.
-    """
+    """Return the tensors that a function returned, and the structure around them."""
     if isinstance(results, tf.Operation):  # what a tf.function without results returns in a graph
         results = ()
     with refusing_unsortable_keys("A result"):
@@ -172,13 +141,7 @@ def symbolic_tensor(tensor: tf.Tensor, path: str) -> ArgumentError:
 def call_with_tensors(
     function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], name: str
 ) -> Any:
-    """Call a function with tensors.
-
-    Raises:
-        ArgumentError: it is a `tf.function` with a signature that they do not fit; or it takes one
-            of them for a Python value.
-        StructureError: it is a signature, the variables of which are gone.
-    """
+    """Call a function with tensors."""
     try:
         return function(*args, **kwargs)
     except tf.errors.OperatorNotAllowedInGraphError as error:
@@ -256,11 +219,7 @@ def is_static(spec: jax.ShapeDtypeStruct) -> bool:
 
 
 def to_tensorflow_dtype(dtype: Any, *, where: str) -> tf.DType:
-    """Return the TensorFlow dtype of a dtype.
-
-    Raises:
-        DtypeError: it has none.
-    """
+    """Return the TensorFlow dtype of a dtype."""
     return tf.as_dtype(dtype_from_name(str(dtype), where=where).enum)
 
 
@@ -270,9 +229,6 @@ def trace(
     """Return the concrete function, traced outside of every graph.
 
     Results with 64 bits are cast to what JAX has while `jax_enable_x64` is off.
-
-    Raises:
-        DtypeError: an argument or a result has a dtype that the other side does not have.
     """
 
     def run(*tensors: tf.Tensor) -> list[tf.Tensor]:

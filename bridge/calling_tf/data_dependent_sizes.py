@@ -18,8 +18,6 @@ from xla_call_module.errors import StructureError
 from xla_call_module.passes.retargeting import has_size_of_data
 from xla_call_module.stablehlo.modules import walk
 
-__all__ = ["has_data_dependent_sizes", "refuse_misread_sizes"]
-
 # What takes a part of an array, in StableHLO.
 _PARTS = frozenset({"stablehlo.dynamic_slice", "stablehlo.slice"})
 # The name of a node or argument -> the node, or the attributes.
@@ -32,15 +30,7 @@ def has_data_dependent_sizes(module: Any) -> bool:
 
 
 def refuse_misread_sizes(traced: TracedFunction, module: Any) -> None:
-    """Refuse operations that are compiled as if the bound of a size were the size.
-
-    Args:
-        traced: a function whose module has sizes that depend on data.
-        module: the parsed module.
-
-    Raises:
-        StructureError: it has one of them; the message names it.
-    """
+    """Refuse operations that are compiled as if the bound of a size were the size."""
     misread, joined, has_parts = [], [], _takes_parts(module)
     for nodes, arguments in scopes_of(traced.concrete, shapes=True):
         scope = {**arguments, **{node.name: node for node in nodes}}

@@ -48,8 +48,6 @@ from xla_call_module.analyses.dependence import dependencies
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.exported import from_exported
 
-__all__ = ["CompiledFunction"]
-
 Arrays = Sequence[Any]
 
 
@@ -64,15 +62,7 @@ class CompiledFunction:
         results: tuple[jax.ShapeDtypeStruct, ...] | None = None,
         runner: Callback | Embedding | None = None,
     ) -> None:
-        """Take a function; it is compiled when it is first needed.
-
-        Args:
-            traced: the function.
-            variables: the variables of which it takes the values: its own, and maybe others.
-            derivative_of: the function that it is the derivative of, if it is one.
-            results: shapes and dtypes of the results, where TensorFlow does not know them.
-            runner: how TensorFlow runs it, if JAX does not compile it.
-        """
+        """Take a function; it is compiled when it is first needed."""
         self._declared = results
         self._runner = runner
         self._derivative_of = derivative_of
@@ -164,11 +154,7 @@ class CompiledFunction:
         return list(exported.call(*values))
 
     def _call_lifted(self, *inputs: Any) -> list[Any]:
-        """Return the results by the operations of the module, which JAX batches and differentiates.
-
-        Raises:
-            InteropError: JAX has no operation for one of them.
-        """
+        """Return the results by the operations of the module, which JAX differentiates."""
         exported, values = self._with_captures(inputs)
         if self._lifted is None:
             call = from_exported(exported, allow_flat_trees=True, carried=False)

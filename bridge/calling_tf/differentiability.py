@@ -19,15 +19,6 @@ from bridge.core._tf import gradient_query, is_of_recompute_grad
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
 
-__all__ = [
-    "conjugate",
-    "is_differentiable",
-    "lost_gradients",
-    "operations_without_gradient",
-    "refuse_effects",
-    "without_derivative",
-]
-
 _DERIVATIVES = {"tangent": "derivative in forward mode", "pullback": "gradient of its gradient"}
 # What these give depends on other things of their inputs than values, or is piecewise constant.
 _CONSTANT = frozenset(
@@ -47,11 +38,7 @@ _Lost = Mapping[int, frozenset[str]]
 
 
 def is_differentiable(dtype: str) -> bool:
-    """Return whether TensorFlow has gradients for a dtype.
-
-    Raises:
-        DtypeError: JAX does not have it.
-    """
+    """Return whether TensorFlow has gradients for a dtype."""
     return dtype_from_name(dtype, where="a value").differentiable
 
 
@@ -61,11 +48,7 @@ def conjugate(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def refuse_effects(traced: TracedFunction) -> None:
-    """Refuse to differentiate what would run once more for its derivative.
-
-    Raises:
-        StructureError: it has effects.
-    """
+    """Refuse to differentiate what would run once more for its derivative."""
     if stateful := stateful_operations(traced.concrete):
         raise StructureError(
             f"{traced.name} cannot be differentiated: TensorFlow would run it again, and "
@@ -101,14 +84,7 @@ def without_derivative(name: str, kind: str, error: Exception) -> StructureError
 def operations_without_gradient(
     concrete: Any, *, linear: Iterable[int], others: Iterable[int] = ()
 ) -> tuple[str, ...]:
-    """Return the types of the operations through which a tape would lose a gradient.
-
-    Args:
-        concrete: the concrete function of a derivative.
-        linear: the arguments in which it is linear, as far as it is differentiated by them.
-        others: the other arguments by which it is differentiated. What depends on these may be
-            constant, so that only the gradients of operations are looked at.
-    """
+    """Return the types of the operations through which a tape would lose a gradient."""
     library = concrete.graph.as_graph_def().library.function
     functions = {function.signature.name: function for function in library}
     lost: set[str] = set()

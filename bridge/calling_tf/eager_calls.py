@@ -27,18 +27,9 @@ from bridge.core.narrowing import narrow_array
 from xla_call_module.errors import ArgumentError
 from xla_call_module.exported import argument_paths, result_paths
 
-__all__ = ["call_eagerly", "with_eager_gradient"]
-
 
 def call_eagerly(fun_tf: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Return the results for values as JAX arrays, each in memory of its own.
-
-    Raises:
-        ArgumentError: an argument is no array.
-        StructureError: a result is no dense tensor.
-        DtypeError: a result has a dtype that JAX does not have, or a value that the narrower dtype
-            does not hold, which JAX has in its place.
-    """
+    """Return the results for values as JAX arrays, each in memory of its own."""
     tensors, tree = _to_tensors(args, kwargs)
     results, out_tree = _run(fun_tf, tensors, tree)
     arrays = [

@@ -18,8 +18,6 @@ from bridge.calling_tf.variables import is_split, read
 from xla_call_module.analyses.tensorflow_functions import TARGET, pack_functions
 from xla_call_module.errors import StructureError
 
-__all__ = ["Embedding"]
-
 _SUFFIX = "_of_values"
 _BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 
@@ -47,11 +45,7 @@ class Embedding:
         arguments: Sequence[Any],
         values: Mapping[int, Any],
     ) -> list[Any]:
-        """Return the results of the custom call in the program that is being traced.
-
-        Raises:
-            StructureError: the function has captured what cannot be an operand of the call.
-        """
+        """Return the results of the custom call in the program that is being traced."""
         operands = [_operand(captured, traced, values) for captured in traced.captures]
         call = self._call(results, pack_functions(*_definitions(traced)))
         return list(call(*arguments, *operands))
@@ -107,11 +101,7 @@ def _definitions(traced: TracedFunction) -> tuple[str, list[bytes]]:
 def _take_values(
     definitions: Sequence[Any], main: str, dtypes: Mapping[int, int]
 ) -> tuple[str, list[Any]]:
-    """Return the name of a function of values in the place of variables, and all definitions.
-
-    Raises:
-        StructureError: something else is done with a variable than to read it.
-    """
+    """Return the name of a function of values in the place of variables, and all definitions."""
     if not dtypes:
         return main, list(definitions)
     rewriter = _Rewriter({function.signature.name: function for function in definitions})

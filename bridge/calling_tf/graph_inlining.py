@@ -23,8 +23,6 @@ from bridge.calling_tf.graph_nodes import (
 from bridge.core._tf import function_inliner
 from xla_call_module._tf import register_function
 
-__all__ = ["gradient_in_graph", "inline", "is_differentiated_inline"]
-
 # What does not depend on the values of its inputs.
 _SIZES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
 

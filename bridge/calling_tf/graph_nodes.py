@@ -7,19 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "CALLS",
-    "LOOPS",
-    "functions_called_by",
-    "has_custom_gradients",
-    "in_topological_order",
-    "is_stateful",
-    "nodes_of",
-    "operations_of",
-    "scopes_of",
-    "stateful_operations",
-]
-
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 LOOPS = frozenset({"While", "StatelessWhile"})
 
@@ -55,10 +42,6 @@ def scopes_of(
     """Yield the nodes of a concrete function, then those of each of the functions that it calls.
 
     With the nodes come the attributes of the arguments of a function that is called.
-
-    Args:
-        concrete: the concrete function.
-        shapes: whether both say the shapes of their outputs, as `_output_shapes`.
     """
     graph = concrete.graph.as_graph_def(add_shapes=shapes)
     functions = {function.signature.name: function for function in graph.library.function}

@@ -15,8 +15,6 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-__all__ = ["LinearMap", "Transpose", "apply_linear", "transposable"]
-
 # The values that the map depends on, the values that it is linear in -> its results.
 Linear = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 # The operands, with ones for those that it is linear in; the indices of these; one cotangent for

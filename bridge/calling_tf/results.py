@@ -21,13 +21,6 @@ from xla_call_module.errors import StructureError, quote, shown_as_base
 from xla_call_module.exported import result_paths
 from xla_call_module.symbolic_shapes import limited_parsing
 
-__all__ = [
-    "DynamicShapeError",
-    "declared_results",
-    "result_specs",
-    "returning",
-]
-
 
 @shown_as_base
 class DynamicShapeError(StructureError):
@@ -35,12 +28,7 @@ class DynamicShapeError(StructureError):
 
 
 def result_specs(traced: TracedFunction) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Return the shapes and dtypes of the results.
-
-    Raises:
-        DynamicShapeError: a shape depends on values, of which the message names the operation; or
-            on symbolic sizes of the arguments.
-    """
+    """Return the shapes and dtypes of the results."""
     specs = []
     for index, result in enumerate(traced.results):
         if not result.shape.is_fully_defined():
@@ -85,11 +73,7 @@ def _is_known(tensor: tf.Tensor) -> bool:
 def declared_results(
     traced: TracedFunction, out_tree: tree_util.PyTreeDef, shapes: Any
 ) -> tuple[jax.ShapeDtypeStruct, ...] | None:
-    """Return the declared shape and dtype of each result; None where nothing is declared.
-
-    Raises:
-        StructureError: the declaration has another structure, or contradicts what TensorFlow knows.
-    """
+    """Return the declared shape and dtype of each result; None where nothing is declared."""
     if shapes is None:
         return None
     symbolic = (dim for spec in traced.arguments for dim in spec.shape if not isinstance(dim, int))
@@ -104,12 +88,7 @@ def declared_results(
 
 
 def returning(function: Callable[..., Any], shapes: Any) -> Callable[..., Any]:
-    """Return the function, which raises where it returns anything but what is declared.
-
-    Args:
-        function: a function of tensors.
-        shapes: a pytree of `jax.ShapeDtypeStruct`; None is the structure without results.
-    """
+    """Return the function, which raises where it returns anything but what is declared."""
     name = name_of(function)
     leaves, tree = tree_util.tree_flatten(shapes)
 

@@ -16,8 +16,6 @@ from bridge.calling_tf.differentiability import conjugate, is_differentiable
 from bridge.calling_tf.graph_inlining import gradient_in_graph, inline
 from bridge.calling_tf.graph_nodes import has_custom_gradients
 
-__all__ = ["TapeGradients", "is_trainable_spec"]
-
 
 def is_trainable_spec(spec: jax.ShapeDtypeStruct) -> bool:
     """Return whether TensorFlow has gradients for values of this dtype."""
@@ -62,14 +60,7 @@ class TapeGradients:
         ]
 
     def cotangents(self, active: tuple[int, ...]) -> FlatFunction:
-        """Return TensorFlow's gradient, with complex cotangents conjugated, as JAX has them.
-
-        Args:
-            active: the indices of the inputs that it is by.
-
-        Returns:
-            A function of the arguments, then of the cotangents of `targets`.
-        """
+        """Return TensorFlow's gradient, with complex cotangents conjugated, as JAX has them."""
         count = len(self.traced.arguments)
 
         def pull_back(*tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -82,12 +73,6 @@ class TapeGradients:
         """Return the tangents: the gradient, by the cotangents, of the gradient, which is linear.
 
         It is the same at all cotangents, but some gradients take the logarithm of them.
-
-        Args:
-            active: the indices of the inputs that have tangents.
-
-        Returns:
-            A function of the arguments, then of the tangents of these inputs.
         """
         count = len(self.traced.arguments)
 

@@ -14,18 +14,6 @@ from bridge.core.narrowing import is_narrowed, narrow_array
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
 
-__all__ = [
-    "is_split",
-    "is_trainable",
-    "path_of",
-    "read",
-    "to_array",
-    "to_numpy",
-    "to_spec",
-    "to_tensor",
-    "variables_of",
-]
-
 # TensorFlow's DLPack does not know them.
 _NOT_SHARED = frozenset({"float8_e4m3fn", "float8_e5m2"})
 
@@ -75,9 +63,6 @@ def to_spec(captured: Any, traced: TracedFunction) -> jax.ShapeDtypeStruct:
 
     While `jax_enable_x64` is off, one of 64 bits is taken as its bits: uint32, with a last
     dimension of 2, or of 4 for complex128.
-
-    Raises:
-        StructureError: it is neither a variable nor a tensor, or its shape is not fixed.
     """
     if captured.dtype == tf.resource:
         raise StructureError(

@@ -41,8 +41,6 @@ from xla_call_module.stablehlo.modules import (
 from xla_call_module.stablehlo.splicing import splice_functions, symbols_of
 from xla_call_module.stablehlo.walking import LAYOUT_NOTES
 
-__all__ = ["compile_function", "compiled_results", "lower"]
-
 _PREFIX = "tensorflow_"
 
 
@@ -51,10 +49,6 @@ def compile_function(traced: TracedFunction) -> bytes:
 
     TensorFlow gives the same one for every platform that it was built for, and a wheel without
     kernels for a GPU knows the CPU only.
-
-    Raises:
-        StructureError: it has effects, or an operation that XLA cannot compile; the message names
-            the operation.
     """
     if stateful := stateful_operations(traced.concrete):
         raise StructureError(
@@ -84,11 +78,7 @@ def _where(traced: TracedFunction) -> dict[str, str]:
 
 
 def compiled_results(traced: TracedFunction, module: bytes) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Return the results of a compiled function, where TensorFlow does not know their shapes.
-
-    Raises:
-        StructureError: XLA does not know them either; the message names the operation.
-    """
+    """Return the results of a compiled function, where TensorFlow does not know their shapes."""
     with make_ir_context():
         types = read_main(ir.Module.parse(module)).results
     if any(None in type_.shape for type_ in types):
@@ -105,10 +95,6 @@ def lower(
     """Return an `Exported` of the arguments and captures as a flat tuple; without a VJP.
 
     Variables and constants of 64 bits are taken as `to_spec` says while `jax_enable_x64` is off.
-
-    Raises:
-        StructureError: the module takes or returns something else.
-        InteropError: XLA's compiler for TensorFlow calls what JAX does not have.
     """
     # A mesh that is set would be that of the results.
     with make_ir_context(), outside_meshes():
@@ -156,11 +142,7 @@ def _export(
 
 
 def _replace_call(module: Any, inner: Any, traced: TracedFunction) -> None:
-    """Put a call of TensorFlow's `main` in the place of the custom call, in place.
-
-    Raises:
-        StructureError: it takes or returns something else than the custom call.
-    """
+    """Put a call of TensorFlow's `main` in the place of the custom call, in place."""
     main = splice_functions(inner, module, prefix=_PREFIX, taken=symbols_of(module))
     calls = [operation for operation in walk(module) if custom_call_target(operation) == TARGET]
     if not calls:

@@ -33,8 +33,6 @@ from xla_call_module.exported import from_exported, strip_exported
 from xla_call_module.passes.module_pass import UnparsedCall
 from xla_call_module.versions import Release
 
-__all__ = ["ExportedOrder", "carried_by", "vjp_of"]
-
 _LARGE_MODULE_BYTES = 64 * 1024 * 1024  # are not kept longer than they are needed
 
 
@@ -55,17 +53,7 @@ class ExportedOrder:
         argument_names: Sequence[str] | None = None,
         finds_zeros: bool = True,
     ) -> None:
-        """Take over the `Exported`; nothing is read yet.
-
-        Args:
-            exported: this order.
-            options: those of the passes on every order.
-            name: the name of order 0 in messages; by default its own.
-            argument_names: the names of the flat arguments of an `Exported` that JAX has just made,
-                as `from_exported` takes them.
-            finds_zeros: whether it is of use to know which gradients are zeros, for which their
-                modules are read.
-        """
+        """Take over the `Exported`; nothing is read yet."""
         self.exported = exported
         self._options = options
         self._name = name or getattr(exported, "fun_name", "")
@@ -75,11 +63,7 @@ class ExportedOrder:
 
     @property
     def call(self) -> CallModule:
-        """The call of this order as JAX lowered it: no pass of the pipeline has run on it.
-
-        Raises:
-            InteropError: it cannot be called from TensorFlow.
-        """
+        """The call of this order as JAX lowered it: no pass of the pipeline has run on it."""
         if self._call is None:
             self._call = self._read()
         return self._call
@@ -118,12 +102,7 @@ class ExportedOrder:
         return False
 
     def vjp(self) -> ExportedOrder:
-        """Return the next order.
-
-        Raises:
-            StructureError: it was serialized without one, and is not differentiable as it is.
-            Exception: what `vjp_of` raises.
-        """
+        """Return the next order."""
         try:
             vjp = vjp_of(self.exported)
         except NOT_DIFFERENTIABLE as error:
@@ -152,13 +131,6 @@ def vjp_of(exported: export.Exported) -> export.Exported:
     JAX traces the VJP of a function of this process when it is asked for, under the settings of
     that moment (jax/_src/export/_export.py, `_get_exported_vjp`). While x64 is off, what is wide in
     the function would be narrow in its VJP, and the two would not fit.
-
-    Raises:
-        LoweringError: it cannot be lowered for a platform.
-        StructureError: it has symbolic sizes that its VJP needs as numbers.
-        UnsupportedError: it has no VJP, and an operation that cannot be lifted.
-        ValueError: JAX cannot differentiate it in reverse mode.
-        NotImplementedError, TypeError, LookupError: the same.
     """
     _collect_modules(exported)
     with x64_if_needed(aval.dtype for aval in (*exported.in_avals, *exported.out_avals)):

@@ -25,17 +25,11 @@ from bridge.loading.lifted_exported import (
 from xla_call_module.errors import LoweringError, UnsupportedError, VersionError
 from xla_call_module.exported import from_exported
 
-__all__ = ["export_for_platforms", "export_vjp_of_lifted"]
-
 
 def export_vjp_of_lifted(exported: export.Exported) -> export.Exported:
     """Return the VJP as `Exported.vjp` has it: of the flat arguments, and cotangents of results.
 
     It is differentiable to every order itself.
-
-    Raises:
-        UnsupportedError: an operation cannot be lifted, or it is for several devices.
-        Exception: what JAX raises where it cannot differentiate in reverse mode.
     """
     _check_one_device(exported, "serialize it with its gradients")
     flat, count = lift_leaves(exported), len(exported.in_avals)
@@ -64,17 +58,7 @@ def export_vjp_of_lifted(exported: export.Exported) -> export.Exported:
 
 
 def export_for_platforms(exported: export.Exported, platforms: Sequence[str]) -> export.Exported:
-    """Return the same function for other platforms, and the VJPs that it has.
-
-    Args:
-        exported: the function.
-        platforms: the platforms, in the order of the platform index.
-
-    Raises:
-        UnsupportedError: an operation cannot be lifted, or it is for several devices.
-        LoweringError: it computes something else on each platform, and nothing for one of these.
-        InteropError: it cannot be lowered for one of them.
-    """
+    """Return the same function for other platforms, and the VJPs that it has."""
     _check_one_device(exported, "export it for these platforms")
     specs = symbolic_specs(exported, exported.in_avals)
     args, kwargs = tree_util.tree_unflatten(exported.in_tree, specs)

@@ -28,24 +28,12 @@ if TYPE_CHECKING:
     from xla_call_module.exported import Check
 
 
-__all__ = ["NOT_DIFFERENTIABLE", "ChainOptions", "Order", "WrittenOrder", "check_order"]
-
 # What is raised where a function has no derivative: by JAX, by its rules, and by this package.
 NOT_DIFFERENTIABLE = (InteropError, ValueError, NotImplementedError, TypeError, LookupError)
 
 
 def check_order(order: object, *, least: int = 0, cure: str = "") -> None:
-    """Refuse a `gradient_order` that is no number of orders.
-
-    Args:
-        order: what was passed.
-        least: the smallest that there is.
-        cure: what to do for less than that.
-
-    Raises:
-        ArgumentError: it is no integer.
-        StructureError: it is less than `least`.
-    """
+    """Refuse a `gradient_order` that is no number of orders."""
     said = f"gradient_order is {order!r}; expected a whole number from {least} on."
     if not isinstance(order, int) or isinstance(order, bool):
         raise ArgumentError(said)
@@ -149,12 +137,7 @@ class Order(Protocol):
         """Return whether a release of TensorFlow is known to run the call as it stands."""
 
     def vjp(self) -> Order:
-        """Return the next order.
-
-        Raises:
-            StructureError: there is none.
-            Exception: what JAX raises where it cannot differentiate.
-        """
+        """Return the next order."""
 
 
 class WrittenOrder:
@@ -177,16 +160,7 @@ class WrittenOrder:
         shape_check: ShapeCheck | None = None,
         order: int = 0,
     ) -> None:
-        """Take over a chain.
-
-        Args:
-            chain: a function, its VJP, the VJP of that, …; without residuals.
-            constants: the values of what their modules have hoisted.
-            since: for each of them the oldest TensorFlow that runs it as it stands, None for none;
-                empty where that is not known.
-            shape_check: what the function asserts of sizes, where `since` is known.
-            order: which of them this is.
-        """
+        """Take over a chain."""
         self._chain = chain
         self._since = since
         self._check = shape_check
@@ -214,11 +188,7 @@ class WrittenOrder:
         return since is not None and since <= release.tensorflow
 
     def vjp(self) -> WrittenOrder:
-        """Return the next order.
-
-        Raises:
-            StructureError: the chain ends here.
-        """
+        """Return the next order."""
         if self._order + 1 == len(self._chain):
             raise StructureError(
                 f"{self._chain[0].name} was written with gradients up to order {self._order}. To "

@@ -13,8 +13,6 @@ from xla_call_module.errors import ShardingError
 from xla_call_module.passes.module_pass import UnparsedCall
 from xla_call_module.passes.pipeline import Artifact, Prepared, Target, prepare, prepare_chain
 
-__all__ = ["lower_orders", "lower_written"]
-
 
 def lower_orders(
     calls: Iterable[CallModule | UnparsedCall],
@@ -28,17 +26,6 @@ def lower_orders(
 
     They are made of the modules as they were exported, with calls of LAPACK, for which TensorFlow
     has kernels. Of what differs from platform to platform they are the branch of the CPU.
-
-    Args:
-        calls: the function, its VJP, the VJP of that, …, as `prepare_chain` takes them.
-        prepared: the same orders as XLA has them, whose arguments and results the graphs have.
-        options: those of the passes.
-        known: keys of constants whose values are at hand already.
-        first_order: the order of the first call.
-
-    Raises:
-        ShardingError: the function is for several devices.
-        InteropError: TensorFlow has no operations that compute it, with its source line.
     """
     (first, *_) = prepared.calls
     _refuse_devices(first)
@@ -55,17 +42,7 @@ def lower_orders(
 
 
 def lower_written(call: CallModule, *, order: int, for_converters: bool = False) -> TensorFlowGraph:
-    """Return what a call of a file computes, of TensorFlow's own operations.
-
-    Args:
-        call: the call, as a file has it.
-        order: the order of the gradient that it is in; 0 for none.
-        for_converters: whether converters are to read it.
-
-    Raises:
-        ShardingError: the function is for several devices.
-        InteropError: TensorFlow has no operations that compute it.
-    """
+    """Return what a call of a file computes, of TensorFlow's own operations."""
     _refuse_devices(call)
     return _lower(_on_one_platform(call), asserts=not order, for_converters=for_converters)
 

@@ -41,8 +41,6 @@ from xla_call_module.stablehlo.common_subexpressions import merge_equal
 from xla_call_module.stablehlo.inlining import call_definitions, inline_calls
 from xla_call_module.stablehlo.modules import open_module, serialize_module
 
-__all__ = ["split_at_residuals"]
-
 _SPLIT = "a forward and a backward pass"
 # What XLA computes inside the operation that uses it, for less than reading it from memory costs.
 _CHEAP = frozenset({
@@ -60,20 +58,7 @@ def split_at_residuals(
     calls: tuple[CallModule, CallModule],
     options: ChainOptions,
 ) -> tuple[UnparsedCall, UnparsedCall]:
-    """Return a forward pass that also returns residuals, and a backward pass that takes them.
-
-    Args:
-        orders: a function and its VJP.
-        calls: the calls of these.
-        options: those of the chain.
-
-    Returns:
-        The call of the function with the residuals as its last results, and that of the VJP with
-        the same as its last arguments. What each of them computes is the same.
-
-    Raises:
-        UnsupportedError: it is an artifact with an operation that cannot be lifted.
-    """
+    """Return a forward pass that also returns residuals, and a backward pass that takes them."""
     (exported, exported_vjp), (primal, vjp) = orders, calls
     program, count = traced_program(exported), len(exported.in_avals)
     with x64_if_needed(aval.dtype for aval in (*exported.in_avals, *exported.out_avals)):

@@ -29,8 +29,6 @@ from xla_call_module.passes.pipeline import Artifact, Prepared, prepare, prepare
 from xla_call_module.tracebacks import warn
 from xla_call_module.versions import parse_release
 
-__all__ = ["build_chain"]
-
 
 def build_chain(
     exported: export.Exported,
@@ -44,23 +42,6 @@ def build_chain(
     """Return the call, its VJP and so on, as the wanted TensorFlow reads them, and their graphs.
 
     These are of TensorFlow's own operations, and there are none unless the options ask for them.
-
-    Args:
-        exported: the function.
-        options: those of the passes.
-        gradient_order: how many VJPs there are at most.
-        tensorflow: the oldest TensorFlow that must read the calls; None for as old as they allow.
-        known: keys of constants whose values are at hand already.
-        keeps_trees: whether the call carries its pytrees. Without them it is one of flat arguments
-            for JAX, which a process reads that lacks their classes.
-
-    Raises:
-        InteropError: the function cannot cross; for a VJP there is a warning, and no further order.
-        VersionError: an order has an operation that the wanted TensorFlow does not have.
-
-    Warns:
-        UserWarning: there are fewer orders than were asked for, or TensorFlow cannot run the call
-            on one device.
     """
     check_order(gradient_order)
     release = None if tensorflow is None else parse_release(tensorflow)

@@ -30,8 +30,6 @@ from xla_call_module.call import CallModule, TensorSpec, bind_symbols
 from xla_call_module.errors import DtypeError, StructureError, UnsupportedError
 from xla_call_module.exported import from_exported
 
-__all__ = ["GradientCheck", "GradientProblem", "to_problem"]
-
 
 @dataclass(frozen=True, slots=True)
 class GradientProblem:
@@ -124,12 +122,7 @@ def to_problem(
     tolerance: Tolerance,
     seed: int,
 ) -> GradientProblem:
-    """Return the problem of an `Exported` and its arguments, with random cotangents.
-
-    Raises:
-        StructureError, DtypeError: the arguments do not fit, or the reference returns another
-            structure.
-    """
+    """Return the problem of an `Exported` and its arguments, with random cotangents."""
     call = from_exported(exported, allow_flat_trees=True)
     leaves, tree = tree_util.tree_flatten(arguments)
     _check_arguments(exported, call, leaves, tree)
@@ -235,11 +228,7 @@ class GradientCheck:
     where: str
 
     def orders(self, expected: Orders) -> None:
-        """Compare the results, then the gradients of each order.
-
-        Raises:
-            AssertionError: the first difference.
-        """
+        """Compare the results, then the gradients of each order."""
         problem = self.problem
         cotangents = problem.cotangents[: len(expected) - 1]
         levels = _levels(problem.input_specs, problem.result_specs, len(cotangents))
@@ -259,12 +248,7 @@ class GradientCheck:
                 )
 
     def forward_mode(self) -> None:
-        """Compare the tangents of the results.
-
-        Raises:
-            AssertionError: the first difference.
-            UnsupportedError: JAX itself has no forward mode for the function.
-        """
+        """Compare the tangents of the results."""
         problem = self.problem
         push = jax.jit(partial(jax_jvp, problem.function))
         try:

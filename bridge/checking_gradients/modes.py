@@ -20,14 +20,6 @@ from savedmodel.protos.structures import Leaf, Structure
 from xla_call_module.call import TensorSpec
 from xla_call_module.errors import VersionError
 
-__all__ = [
-    "PreparedFunction",
-    "TensorFlowModes",
-    "fill_structure",
-    "read_structure",
-    "to_tensor_spec",
-]
-
 Flat = Callable[[Sequence[Any]], list[Any]]
 
 

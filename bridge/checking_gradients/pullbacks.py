@@ -14,8 +14,6 @@ from typing import Any
 import jax
 import tensorflow as tf
 
-__all__ = ["jax_jvp", "jax_pullbacks", "tf_jvp", "tf_pullbacks"]
-
 # Of the inputs that can be differentiated: those results that can be, and all results.
 Function = Callable[[list[Any]], tuple[list[Any], list[Any]]]
 Orders = list[list[Any]]
@@ -25,14 +23,7 @@ _Order = Callable[[list[Any]], tuple[list[Any], Orders]]
 def jax_pullbacks(
     function: Function, inputs: Sequence[Any], cotangents: Sequence[Sequence[Any]]
 ) -> Orders:
-    """Return all results of a JAX function, then the gradients of order 1, 2, ….
-
-    Args:
-        function: the function.
-        inputs: the inputs that are differentiated.
-        cotangents: for each order one array for each result of the order below that can be
-            differentiated.
-    """
+    """Return all results of a JAX function, then the gradients of order 1, 2, …."""
     highest = _jax_order(function, len(inputs), cotangents)
     return highest([*inputs, *_chain(cotangents)])[1]
 

@@ -12,8 +12,6 @@ from bridge.cli.command_arguments import add_arguments, expand_home, to_parts
 from bridge.formats.format_registry import file_names, format_runtimes
 from xla_call_module.errors import StructureError
 
-__all__ = ["add_benchmark", "run_benchmark"]
-
 
 def add_benchmark(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""

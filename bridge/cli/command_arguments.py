@@ -17,24 +17,6 @@ from bridge.core.operations_option import OPERATIONS
 from bridge.formats.file_format import TOLERANCE
 from xla_call_module.linalg.linalg_option import LINALG
 
-__all__ = [
-    "PARAMS_KEY",
-    "PARAMS_SEPARATOR",
-    "SAVE_ARGUMENTS",
-    "add_arguments",
-    "add_declared",
-    "add_fields",
-    "argument",
-    "expand_home",
-    "read_fields",
-    "read_save_arguments",
-    "to_labels",
-    "to_names",
-    "to_parts",
-    "to_sizes",
-    "to_updates",
-]
-
 _Request = TypeVar("_Request")
 
 
@@ -56,11 +38,7 @@ def to_parts(text: str) -> list[str]:
 
 
 def to_sizes(text: str) -> tuple[int, ...]:
-    """Return batch sizes such as `1,8,32`. Whether a batch may have them is checked later.
-
-    Raises:
-        ArgumentTypeError: they are no whole numbers.
-    """
+    """Return batch sizes such as `1,8,32`. Whether a batch may have them is checked later."""
     try:
         return tuple(map(int, to_parts(text)))
     except ValueError as error:
@@ -69,11 +47,7 @@ def to_sizes(text: str) -> tuple[int, ...]:
 
 
 def to_names(text: str) -> list[str] | dict[str, str]:
-    """Return names such as `a,b`, or a mapping to new names such as `old=new`.
-
-    Raises:
-        ArgumentTypeError: the text has both.
-    """
+    """Return names such as `a,b`, or a mapping to new names such as `old=new`."""
     parts = to_parts(text)
     pairs = [part.split("=", 1) for part in parts if "=" in part]
     if pairs and len(pairs) < len(parts):
@@ -82,11 +56,7 @@ def to_names(text: str) -> list[str] | dict[str, str]:
 
 
 def to_labels(text: str) -> tuple[str, list[str]]:
-    """Return the output and the texts that `OUTPUT=FILE` says; the file has a text a line.
-
-    Raises:
-        argparse.ArgumentTypeError: it says nothing of the kind, or the file is no text.
-    """
+    """Return the output and the texts that `OUTPUT=FILE` says; the file has a text a line."""
     output, _, path = text.partition("=")
     if not output or not path:
         raise argparse.ArgumentTypeError(
@@ -104,9 +74,6 @@ def to_updates(text: str) -> int | dict[str, Any]:
 
     >>> to_updates("prefill:cache=1,decode:cache=1,train=0")
     {'prefill': {'cache': 1}, 'decode': {'cache': 1}, 'train': 0}
-
-    Raises:
-        ArgumentTypeError: it is nothing of that kind, or gives a key two positions.
     """
     wrong = argparse.ArgumentTypeError(
         f"{text!r} is neither a position such as 0 nor a list such as train=0 or decode:cache=1"
@@ -230,13 +197,7 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
 
 
 def argument(default: Any = dataclasses.MISSING, **declaration: Any) -> Any:
-    """Return a field of a request that declares the argument which it holds.
-
-    Args:
-        default: the value where the argument is not given; none for one that is required.
-        declaration: the keywords of `ArgumentParser.add_argument`, and `flag` where the name of the
-            argument is another one than that of the field.
-    """
+    """Return a field of a request that declares the argument which it holds."""
     return dataclasses.field(default=default, metadata=declaration)
 
 

@@ -7,8 +7,6 @@ import argparse
 from bridge.cli.command_arguments import add_arguments, add_declared, expand_home
 from bridge.formats.file_format import Conversion, FileFormat
 
-__all__ = ["add_convert", "run_convert"]
-
 
 def add_convert(parser: argparse.ArgumentParser, format_: FileFormat) -> None:
     """Declare the arguments of the command for a format."""

@@ -8,8 +8,6 @@ from importlib.resources import files
 
 from xla_call_module.errors import StructureError
 
-__all__ = ["add_explain", "run_explain"]
-
 # The page of the documentation, to which this name is a link in the sources.
 _PAGE = "troubleshooting.md"
 _SECTION = re.compile(r"^## (\w+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from bridge.cli.export_job import ExportResult
     from bridge.verifying.verification import VerifyReport
 
-__all__ = ["DESCRIPTION", "add_export", "run_export_command"]
 
 _DIFFERS, _TROUBLE, _UNCHECKED = 1, 2, 3
 DESCRIPTION = """\

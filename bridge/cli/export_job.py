@@ -37,8 +37,6 @@ from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.checks import parse_checks
 from xla_call_module.errors import InteropError, StructureError
 
-__all__ = ["ExportResult", "run_export"]
-
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
@@ -62,11 +60,6 @@ def run_export(
 
     The folder appears whole or not at all. The same request gives the same bytes, in whatever
     folder and process it is made.
-
-    Raises:
-        CodeError: the function or its module raised an error, which is the cause.
-        InteropError: something asked for does not fit. Nothing has been written.
-        OSError: a file cannot be read or written.
     """
     with contextlib.ExitStack() as stack:
         caught = stack.enter_context(warnings.catch_warnings(record=True))

@@ -17,8 +17,6 @@ from bridge.cli.command_arguments import (
 )
 from savedmodel.model import DEFAULT_SIGNATURE
 
-__all__ = ["ExportRequest"]
-
 
 def _to_patterns(text: str) -> list[str]:
     return [] if text.strip() == "none" else to_parts(text)

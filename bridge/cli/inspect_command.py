@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from bridge.inspecting.cost import CostReport
     from bridge.inspecting.report import FileReport
 
-__all__ = ["add_inspect", "module_text", "run_inspect"]
 
 # Constants of more elements are shown by their type alone.
 _MAX_ELEMENTS = 64
@@ -142,15 +141,6 @@ def module_text(path: str | os.PathLike[str], *, signature: str = "", order: int
     """Return the module of a signature, or of one of its gradients, as MLIR prints it.
 
     A signature of another program may have several calls; then it returns all their modules.
-
-    Args:
-        path: the folder of a SavedModel.
-        signature: the key; empty for the default signature.
-        order: the order of the gradient; 0 for the function.
-
-    Raises:
-        StructureError: there is no such signature or gradient.
-        FormatError: the file is damaged.
 
     Example:
         >>> import bridge, jax

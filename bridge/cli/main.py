@@ -47,7 +47,6 @@ from xla_call_module.errors import InteropError
 if TYPE_CHECKING:
     from bridge.serving.publishing import Published
 
-__all__ = ["main"]
 
 _TROUBLE = 2
 _INTERRUPTED = 128 + signal.SIGINT  # as shells have it
@@ -72,14 +71,6 @@ class _Command:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command, and return the exit status.
-
-    Args:
-        arguments: the command line without the program; by default that of the process.
-
-    Returns:
-        An exit status, the same for all commands: 0 for success, 1 where the command compares and
-        something differs, 2 for trouble such as a missing file or wrong arguments, 130 where it was
-        interrupted; `export --check` has one more, see its --help.
 
     Example:
         >>> main(["inspect", "nowhere"])

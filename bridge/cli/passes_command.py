@@ -17,8 +17,6 @@ from xla_call_module.passes.pipeline import Target, passes_for, prepare
 from xla_call_module.platforms import parse_platforms
 from xla_call_module.versions import parse_release
 
-__all__ = ["run_passes_command"]
-
 # Constants of more elements are shown by their type alone.
 _MAX_ELEMENTS = 64
 

@@ -28,8 +28,6 @@ from xla_call_module.dimensions import aval_text
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError
 
-__all__ = ["run_run_command"]
-
 _KINDS = (RANDOM, *EDGES)
 _MAX_SHOWN = 1000  # elements of an array; of larger ones the corners are shown
 
@@ -70,12 +68,7 @@ def run_run_command(options: argparse.Namespace) -> int:
 
 
 def _read_inputs(texts: Sequence[str]) -> _GivenInputs:
-    """Return the inputs that the user names.
-
-    Raises:
-        StructureError: one is of no known form, or is given twice.
-        InteropError, OSError: a file cannot be read.
-    """
+    """Return the inputs that the user names."""
     arrays: dict[str, Array] = {}
     kinds: dict[str, str] = {}
     rest = ""
@@ -119,12 +112,7 @@ def _read_value(name: str, value: str) -> Array:
 def _arrays(
     runnable: Runnable, given: _GivenInputs, wanted: Mapping[str, int], *, seed: int
 ) -> tuple[dict[str, Array], dict[str, int]]:
-    """Return all inputs, and the sizes of the dimension variables.
-
-    Raises:
-        StructureError: an input is missing or unknown, or its shape does not fit.
-        DtypeError: it has values that the input does not take.
-    """
+    """Return all inputs, and the sizes of the dimension variables."""
     arrays = {_input_name(runnable, name): array for name, array in given.arrays.items()}
     kinds = {_input_name(runnable, name): kind for name, kind in given.kinds.items()}
     open_names = [name for name in runnable.inputs if name not in {*arrays, *kinds}]
@@ -174,11 +162,7 @@ def _sizes(
     kinds: Mapping[str, str],
     wanted: Mapping[str, int],
 ) -> dict[str, int]:
-    """Return the dimension variables: as the arrays have them, as asked for, or as small as can be.
-
-    Raises:
-        StructureError: the shapes or the sizes do not fit the function.
-    """
+    """Return the dimension variables: those of the arrays, those asked for, or the least."""
     if unknown := sorted(wanted.keys() - set(runnable.symbols)):
         raise StructureError(
             f"{unknown[0]} is not a dimension variable of {runnable.name}; it has "

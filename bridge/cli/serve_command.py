@@ -8,8 +8,6 @@ import signal
 from bridge.cli.command_arguments import add_arguments
 from xla_call_module.errors import MissingDependencyError
 
-__all__ = ["add_serve", "run_serve"]
-
 _FOR_TRYING = (
     "For trying a model on this machine, not for production: one process that answers this machine "
     "alone, and batches no requests."

@@ -13,8 +13,6 @@ from typing import Any
 from bridge.exporting.exported_file import read_exported
 from xla_call_module.errors import InteropError, StructureError, shown_as_base
 
-__all__ = ["CodeError", "Target", "find_target", "import_module"]
-
 
 @shown_as_base
 class CodeError(StructureError):
@@ -37,19 +35,7 @@ class Target:
 
 
 def find_target(name: str, folder: Path) -> Target:
-    """Return the object that a name stands for.
-
-    Args:
-        name: `module:function`, `module:object.method`, or the path of a file that holds what
-            `jax.export.Exported.serialize` returned.
-        folder: the folder in which modules are looked for first, as `python -m` does.
-
-    Raises:
-        StructureError: there is no such module or object.
-        CodeError: the module cannot be imported.
-        FormatError: the file holds no `Exported`.
-        OSError: it cannot be read.
-    """
+    """Return the object that a name stands for."""
     if (path := folder / name).is_file() and not name.endswith(".py"):
         return Target(path.name, read_exported(path), path)
     module_name, colon, attributes = name.partition(":")
@@ -73,17 +59,7 @@ def find_target(name: str, folder: Path) -> Target:
 
 
 def import_module(name: str, folder: Path, *, written: str = "{}") -> Any:
-    """Return the module of a name.
-
-    Args:
-        name: the name with dots.
-        folder: the folder in which modules are looked for first, as `python -m` does.
-        written: the form in which the user writes it, for messages.
-
-    Raises:
-        StructureError: there is no such module.
-        CodeError: it cannot be imported.
-    """
+    """Return the module of a name."""
     if name.endswith(".py") or "/" in name:
         as_module = name.removesuffix(".py").strip("/.").replace("/", ".")
         raise StructureError(

@@ -13,8 +13,6 @@ from bridge.diff import DiffReport
 from bridge.inspecting.wording import printable
 from bridge.verifying.verification import VerifyReport
 
-__all__ = ["print_diff", "print_verification"]
-
 
 def print_diff(report: DiffReport, console: Console) -> None:
     """Print everything that differs."""

@@ -13,8 +13,6 @@ from typing import Any, Protocol
 from bridge.cli.command_arguments import add_arguments, expand_home
 from xla_call_module.errors import StructureError
 
-__all__ = ["DESCRIPTION", "add_update", "open_params_option", "read_params_option", "run_update"]
-
 DESCRIPTION = """\
 Write a SavedModel again with new values of its variables. saved_model.pb is the old one byte for
 byte, nothing is exported or compiled, and variables that the file of parameters lacks keep their
@@ -48,14 +46,6 @@ def open_params_option(options: ParamsOptions, folder: Path) -> Iterator[Any]:
     """Return a context with the pytree of parameters that the options of a command name.
 
     It is None without any; its arrays are `StoredArray`s.
-
-    Args:
-        options: what the user has given.
-        folder: the folder where a relative path begins.
-
-    Raises:
-        StructureError: the file has no such part, or an option is there without a file.
-        InteropError, OSError: the file cannot be read.
     """
     if options.params is None:
         for name in ("params_key", "params_separator"):
@@ -73,11 +63,7 @@ def open_params_option(options: ParamsOptions, folder: Path) -> Iterator[Any]:
 
 
 def read_params_option(options: ParamsOptions, folder: Path) -> Any:
-    """Return the pytree of parameters that the options of a command name, as numpy arrays.
-
-    Raises:
-        InteropError, OSError: as `open_params_option`.
-    """
+    """Return the pytree of parameters that the options of a command name, as numpy arrays."""
     from bridge.exporting.parameter_files import to_memory
 
     with open_params_option(options, folder) as params:

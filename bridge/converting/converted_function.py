@@ -28,8 +28,6 @@ from xla_call_module.runtime.op import static_shape
 from xla_call_module.runtime.tensorflow_errors import ShapeMismatchError
 from xla_call_module.tracebacks import warn
 
-__all__ = ["CallSource", "ConvertedFunction", "ExportedSource", "FunctionSource"]
-
 # What JAX raises where it does not run a call that TensorFlow may run, or refuses in better words:
 # its compiler, runtime and transfer guard, for shapes and devices, for NaNs, and for memory that
 # TensorFlow does not take over.
@@ -62,11 +60,7 @@ class ExportedSource:
     """An `Exported`: one call, whatever arrives, and whatever JAX is set to."""
 
     def __init__(self, exported: export.Exported, options: GradientOptions) -> None:
-        """Prepare the call.
-
-        Raises:
-            InteropError: TensorFlow cannot run it.
-        """
+        """Prepare the call."""
         self._exported = exported
         self._call = _differentiable(exported, options, at_once=True)
         self.is_wide = any(spec.dtype.name in WIDE for spec in self._call.call.args)
@@ -75,12 +69,7 @@ class ExportedSource:
     def resolve(
         self, arguments: Sequence[ArgumentSpec], tree: tree_util.PyTreeDef
     ) -> tuple[DifferentiableCall, tree_util.PyTreeDef]:
-        """Return the call and the structure of its results.
-
-        Raises:
-            StructureError: the arguments have another structure.
-            DtypeError: an argument has another dtype.
-        """
+        """Return the call and the structure of its results."""
         exported = self._exported
         if tree != exported.in_tree:
             raise StructureError(_describe_mismatch(exported.fun_name, tree, exported.in_tree))
@@ -114,14 +103,7 @@ class FunctionSource:
         platforms: tuple[str, ...] | None,
         options: GradientOptions,
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            fun: the function.
-            specify: makes specs of what is known of the arguments.
-            platforms: the platforms to lower for; None for what JAX runs on when it is called.
-            options: the options of the gradients.
-        """
+        """Do nothing yet."""
         self._fun = fun if isinstance(fun, jax.stages.Wrapped) else jax.jit(fun)
         self._name = str(getattr(self._fun, "__name__", self._fun))
         self._specify = specify
@@ -229,14 +211,7 @@ class ConvertedFunction:
     """
 
     def __init__(self, source: CallSource, *, label: str = "", warns: bool = True) -> None:
-        """Do nothing yet.
-
-        Args:
-            source: the source of the calls.
-            label: the beginning of the names of arguments and results in a graph, as in
-                `label_arg_0` and `label_out`; empty for no names.
-            warns: whether a warning says that 64-bit tensors are narrowed.
-        """
+        """Do nothing yet."""
         self._source = source
         self._settings = source.settings
         self._label = label

@@ -31,8 +31,6 @@ from xla_call_module.checks import SHAPE_ASSERTIONS
 from xla_call_module.errors import VersionError
 from xla_call_module.exported import with_flat_trees
 
-__all__ = ["EagerCalls", "Runner", "Views", "to_runner"]
-
 # A function that runs a call in JAX on views of its arguments, and returns TensorFlow's tensors.
 Runner = Callable[[Sequence[np.ndarray[Any, Any]]], list[Any]]
 
@@ -96,12 +94,7 @@ def _eager_tensor_class() -> type:
 
 
 def to_runner(exported: export.Exported, call: CallModule) -> Runner | None:
-    """Return a function that runs a call in JAX; None where only TensorFlow can.
-
-    Args:
-        exported: the `Exported` that the call was made of.
-        call: the call, whose module is run.
-    """
+    """Return a function that runs a call in JAX; None where only TensorFlow can."""
     if not _is_supported(call) or flags_in_force().given:
         return None
     kinds = [device.device_type for device in tf.config.list_logical_devices()]

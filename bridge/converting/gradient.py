@@ -41,8 +41,6 @@ from xla_call_module.runtime.tensorflow_errors import ShapeMismatchError
 from xla_call_module.shape_checks import ShapeCheck
 from xla_call_module.tracebacks import api_boundary, warn
 
-__all__ = ["DifferentiableCall", "GradientOptions"]
-
 Tensors = list[tf.Tensor]
 Gradients = list[tf.Tensor | None]
 
@@ -142,18 +140,7 @@ class DifferentiableCall:
         below: DifferentiableCall | None = None,
         at_once: bool = False,
     ) -> None:
-        """Take the call; its VJP waits for need.
-
-        Args:
-            order: this order of the chain.
-            options: the options of all orders.
-            below: the call that this is the VJP of.
-            at_once: whether its form for the imported TensorFlow is made now, which parses it once
-                for that and for the call; by default it waits for need, too.
-
-        Raises:
-            VersionError: the imported TensorFlow does not read the computation.
-        """
+        """Take the call; its VJP waits for need."""
         self._source = order
         self._options = options
         self._order: int = 0 if below is None else below._order + 1
@@ -196,14 +183,7 @@ class DifferentiableCall:
     def __call__(
         self, tensors: Sequence[tf.Tensor | None], residuals: _Residuals | None = None
     ) -> Tensors:
-        """Return the flat results.
-
-        Args:
-            tensors: one for each of `call.own_args`, of their dtypes and of fitting shapes; in a
-                graph None for some of those that neither the call nor its gradient takes.
-            residuals: those of the order below, whose backward pass then takes the place of the
-                call.
-        """
+        """Return the flat results."""
         if tf.executing_eagerly() and not self._may_record():
             return self._apply(tensors, residuals)
         if not tensors:
@@ -391,10 +371,6 @@ class DifferentiableCall:
         """Return the calls of some orders as the imported TensorFlow runs them.
 
         Constants are shared by all orders.
-
-        Args:
-            orders: one order, or a function and its VJP.
-            calls: the calls in the place of their own; None for these.
         """
         sources = [order._source for order in orders]
         if calls is None:
@@ -541,11 +517,7 @@ class DifferentiableCall:
     def _check_cotangent(
         self, index: int, cotangent: tf.Tensor, result: tf.Tensor, error: Exception
     ) -> None:
-        """Refuse a cotangent that is not of its result's dtype and shape, where these are known.
-
-        Raises:
-            ShapeMismatchError: it is another.
-        """
+        """Refuse a cotangent that is not of its result's dtype and shape, where these are known."""
         is_like = cotangent.dtype == result.dtype or result.dtype.is_integer
         if not is_like or not result.shape.is_compatible_with(cotangent.shape):
             arrived, wanted = (f"{x.dtype.name} of shape {x.shape}" for x in (cotangent, result))

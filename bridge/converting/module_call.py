@@ -23,8 +23,6 @@ from xla_call_module.call import CallModule
 from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import find_main, parse_module
 
-__all__ = ["ModuleCall", "to_module_call"]
-
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)  # JAX refers to parameters weakly
 class ModuleCall:
@@ -48,12 +46,7 @@ class ModuleCall:
 
 
 def to_module_call(call: CallModule, platform: str) -> ModuleCall | None:
-    """Return the call on a platform; None where shapes are symbolic or there is a mesh.
-
-    Args:
-        call: a call for one device, with the dtypes of its module.
-        platform: the platform, by the name of `jax.export`; one that the call was lowered for.
-    """
+    """Return the call on a platform; None where shapes are symbolic or there is a mesh."""
     shapes = [spec.shape for spec in (*call.args, *call.results)]
     if not all(shape is not None and all(isinstance(d, int) for d in shape) for shape in shapes):
         return None

@@ -9,8 +9,6 @@ from typing import Any
 
 from jax import export
 
-__all__ = ["Defaults", "adopt_metadata", "read_defaults", "signature_of"]
-
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

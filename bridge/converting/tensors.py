@@ -20,8 +20,6 @@ from xla_call_module.errors import ArgumentError, InteropError, quote, shown_as_
 from xla_call_module.exported import argument_paths
 from xla_call_module.runtime.op import static_shape
 
-__all__ = ["TooLargeError", "describe", "plain_structure", "read_arguments"]
-
 # What is to JAX like a Python scalar, by the kind of its dtype.
 _WEAK = {"b": bool, "i": int, "f": float, "c": complex}
 _WIDE = (tf.int64, tf.uint64, tf.float64, tf.complex128)
@@ -35,18 +33,7 @@ class TooLargeError(ArgumentError, OverflowError):
 def describe(
     tensors: Sequence[tf.Tensor], tree: tree_util.PyTreeDef, origins: tuple[Any, ...]
 ) -> list[ArgumentSpec]:
-    """Return the specs of the arguments as JAX sees them.
-
-    Args:
-        tensors: the flat arguments; typed PRNG keys as their key data.
-        tree: the structure of `(args, kwargs)`.
-        origins: for each leaf the class of the array or Python scalar that it was, the class of the
-            scalar for a weakly typed JAX array, the dtype of the typed PRNG key that it was, or
-            None; empty where all were tensors.
-
-    Raises:
-        DtypeError: JAX has no dtype like that of a tensor; the message has its path.
-    """
+    """Return the specs of the arguments as JAX sees them."""
     specs = []
     kinds = origins or (None,) * len(tensors)
     for path, tensor, origin in zip(argument_paths(tree), tensors, kinds, strict=True):
@@ -67,18 +54,6 @@ def read_arguments(
     """Return the flat arguments of a call as tensors, and the key of the module that they need.
 
     Every call comes through here, after the last run of the op has cooled the processor's caches.
-
-    Args:
-        args: positional arguments.
-        kwargs: keyword arguments.
-        wide: whether Python numbers keep 64 bits, whatever JAX is set to.
-
-    Returns:
-        The tensors, and a key that begins with the `tree` and the `origins` that `describe` takes.
-
-    Raises:
-        ArgumentError: a leaf is nothing that TensorFlow makes a tensor of, with its path.
-        DtypeError: JAX's narrower dtype does not hold a value.
     """
     leaves, tree = flatten((args, kwargs), where="An argument")
     origins: tuple[Any, ...] = ()
@@ -99,14 +74,7 @@ def read_arguments(
 def plain_structure(
     tree: tree_util.PyTreeDef,
 ) -> tuple[tree_util.PyTreeDef, tuple[int, ...] | None]:
-    """Return the structure with Python's containers alone, and the order of its leaves there.
-
-    Args:
-        tree: the structure of arguments; it has TensorFlow's containers where those are pytrees.
-
-    Returns:
-        For each leaf its index in `tree`; None where nothing changes.
-    """
+    """Return the structure with Python's containers alone, and the order of its leaves there."""
     filled = tree_util.tree_unflatten(tree, range(tree.num_leaves))
     order, plain = tree_util.tree_flatten(without_containers(filled))
     return plain, None if plain == tree else tuple(order)

@@ -20,8 +20,6 @@ from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import ArgumentError, StructureError
 from xla_call_module.runtime.op import static_shape
 
-__all__ = ["VariableState"]
-
 # The attribute of a variable that has its lock: every function on it finds the same one, and the
 # lock lives as long as the variable.
 _LOCK = "_jax_tf_bridge_lock"
@@ -42,17 +40,7 @@ class VariableState:
         variables: Any,
         positions: UpdatePositions,
     ) -> None:
-        """Take over the variables.
-
-        Args:
-            call: the converted function.
-            name: its name in messages.
-            variables: the pytree that is its first argument, whose leaves are variables.
-            positions: where their new values stand in what it returns; empty where it only reads.
-
-        Raises:
-            ArgumentError: a leaf is no variable.
-        """
+        """Take over the variables."""
         self._call, self._name, self._positions = call, name, positions
         self._leaves, self._tree = flatten(without_containers(variables), where="variables")
         names = ["/".join(path) or "variables" for path in key_names(self._tree)]
@@ -69,12 +57,7 @@ class VariableState:
         self._locks = _locks_of(self._leaves)
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Call the function, assign the new values, and return the rest of its results.
-
-        Raises:
-            StructureError, DtypeError: a new value does not fit its variable, or there is none.
-            InteropError: as of the function.
-        """
+        """Call the function, assign the new values, and return the rest of its results."""
         if not self._positions:
             with self._locked():
                 values = self._read()

@@ -28,42 +28,6 @@ from jax.sharding import NamedSharding
 from xla_call_module._jax import has_hlo_shardings
 from xla_call_module.errors import VersionError, private_name
 
-__all__ = [
-    "allow_registration_of",
-    "bind_equation",
-    "broken_size_constraint",
-    "callback_frames",
-    "coordination_client",
-    "cut_vjp",
-    "depends_on_first",
-    "devices_of_lowering",
-    "dimension_bounds",
-    "dlpack_exporter",
-    "has_symbolic_composites",
-    "is_certain",
-    "is_for_export",
-    "is_staging",
-    "lacks_forward_mode",
-    "map_orders",
-    "missing_rule",
-    "outside_meshes",
-    "part_of_program",
-    "polymorphic_shape_class",
-    "replace_shardings",
-    "replace_vjp",
-    "settings_query",
-    "shardings_of_trace",
-    "static_parameters",
-    "trace_with_symbolic_solves",
-    "traced_program",
-    "tracing_error_kind",
-    "transformation_query",
-    "unfiltered_tracebacks",
-    "unstable_calls",
-    "user_locations",
-    "vary_together",
-]
-
 # For each argument or result its sharding; None where it has none.
 Shardings = tuple[NamedSharding | None, ...]
 
@@ -133,11 +97,6 @@ def replace_vjp(
     `Exported.vjp` calls the field `_get_vjp` with the object itself (jax/_src/export/_export.py);
     there is no public way to say what a changed `Exported` is differentiated by. The gate can go
     when there is one.
-
-    Args:
-        exported: the `Exported`.
-        vjp: returns its VJP.
-        program: what `traced_program` returns of it then.
     """
     with private_name("an Exported with another gradient", "jax"):
         return dataclasses.replace(exported, _get_vjp=_Vjp(vjp, program))
@@ -268,11 +227,6 @@ def replace_shardings(
 
     JAX keeps them in private fields (jax/_src/export/_export.py). The gate can go when it has a
     public way to say what a changed `Exported` has.
-
-    Args:
-        exported: the `Exported`.
-        arguments: for each argument a sharding on a mesh without devices, or None.
-        results: the same for each result.
     """
     changed: dict[str, Any] = {
         "_in_named_shardings": arguments,
@@ -710,10 +664,6 @@ def vary_together(values: Sequence[Any], like: Sequence[Any] = ()) -> list[Any]:
     over the others. What `Exported.call` and callbacks return is not marked, nor are their
     arguments made alike, so a gradient would be a multiple of what it is. The gate can go when
     `Exported.call` does this.
-
-    Args:
-        values: the values to mark.
-        like: other values over whose mesh axes they vary, too.
     """
     known = [_varying(value) for value in values]
     axes = frozenset[Any]().union(*known, *map(_varying, like))

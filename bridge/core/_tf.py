@@ -15,21 +15,6 @@ import tensorflow as tf
 
 from xla_call_module.errors import private_name
 
-__all__ = [
-    "CompilerRefusal",
-    "annotate_sharding",
-    "compiler_refusal",
-    "composite_tensor_classes",
-    "disable_xla",
-    "eager_mode",
-    "function_inliner",
-    "gradient_query",
-    "gradients_for_xla",
-    "has_lost_variables",
-    "is_binding_error",
-    "is_of_recompute_grad",
-]
-
 
 def function_inliner() -> Callable[[Any], tuple[Any, dict[str, str]]] | None:
     """Return what makes a graph of a function's definition, with the names of its tensors there.

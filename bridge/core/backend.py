@@ -7,29 +7,16 @@ from typing import Any
 from xla_call_module._jax import is_runtime_inherited
 from xla_call_module.errors import InteropError, MissingDependencyError
 
-__all__ = ["platform_of", "require_own_runtime", "require_tensorflow"]
-
 
 def platform_of(device: Any) -> str:
-    """Return the platform of a device; JAX itself says `gpu` of two of them.
-
-    Args:
-        device: one of `jax.devices()`.
-    """
+    """Return the platform of a device; JAX itself says `gpu` of two of them."""
     if device.platform != "gpu":
         return str(device.platform)
     return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"
 
 
 def require_own_runtime(what: str) -> None:
-    """Refuse to have JAX compute something for which it would wait for ever.
-
-    Args:
-        what: the thing to compute, for the message.
-
-    Raises:
-        InteropError: this process was forked from one that had used JAX.
-    """
+    """Refuse to have JAX compute something for which it would wait for ever."""
     if is_runtime_inherited():
         raise InteropError(
             f"JAX cannot compute {what} here: this process was forked from one that had used JAX, "
@@ -39,15 +26,7 @@ def require_own_runtime(what: str) -> None:
 
 
 def require_tensorflow(feature: str, *, instead: str = "") -> None:
-    """Refuse a feature where TensorFlow cannot be imported.
-
-    Args:
-        feature: the feature, as the user calls it.
-        instead: what can be done without TensorFlow.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-    """
+    """Refuse a feature where TensorFlow cannot be imported."""
     try:
         import tensorflow  # noqa: F401 - the features import it themselves
     except ImportError as error:

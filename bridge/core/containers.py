@@ -15,8 +15,6 @@ from jax import tree_util
 
 from bridge.core._jax import allow_registration_of
 
-__all__ = ["register_containers", "without_containers"]
-
 
 def register_containers() -> None:
     """Make TensorFlow's containers pytrees, for all of the process, as JAX's own converter does.

@@ -24,14 +24,6 @@ from xla_call_module.errors import (
 )
 from xla_call_module.tracebacks import is_internal_file, raised_at
 
-__all__ = [
-    "arguments_of",
-    "calls_back",
-    "explain_tracing",
-    "flatten",
-    "refusing_unsortable_keys",
-]
-
 _BIND = "bind it, as in functools.partial(f, train=False), or leave it to its default"
 _NUMPY = (
     "hands a traced array to NumPy{at}, which computes with numbers alone. To do: compute it with "
@@ -107,12 +99,7 @@ _OF_FRAMEWORKS = {
 
 
 def explain_tracing(name: str, error: Exception) -> StructureError | None:
-    """Return the error to raise for one of tracing; None where it is the function's own.
-
-    Args:
-        name: the name of the function.
-        error: the error that was raised.
-    """
+    """Return the error to raise for one of tracing; None where it is the function's own."""
     if isinstance(error, InteropError):
         return None
     framework = type(error).__module__.partition(".")[0]
@@ -135,14 +122,7 @@ def explain_tracing(name: str, error: Exception) -> StructureError | None:
 
 @contextmanager
 def refusing_unsortable_keys(where: str) -> Iterator[None]:
-    """Return a context in which JAX's error of dict keys without an order is one of ours.
-
-    Args:
-        where: the thing that has such a dict, at the beginning of a sentence.
-
-    Raises:
-        StructureError: there is one.
-    """
+    """Return a context in which JAX's error of dict keys without an order is one of ours."""
     try:
         yield
     except ValueError as error:
@@ -152,15 +132,7 @@ def refusing_unsortable_keys(where: str) -> Iterator[None]:
 
 
 def flatten(tree: Any, *, where: str) -> tuple[list[Any], tree_util.PyTreeDef]:
-    """Return the leaves of a pytree and its structure.
-
-    Args:
-        tree: any pytree.
-        where: the name of the pytree in messages, at the beginning of a sentence.
-
-    Raises:
-        StructureError: it has a dict whose keys have no order.
-    """
+    """Return the leaves of a pytree and its structure."""
     try:
         return tree_util.tree_flatten(tree)
     except ValueError:
@@ -183,12 +155,7 @@ def arguments_of(args: Collection[Any], kwargs: Collection[str]) -> str:
 
 
 def calls_back(name: str, frames: Sequence[tuple[str, int]]) -> UnsupportedError:
-    """Return the error of a function that calls back to Python.
-
-    Args:
-        name: the name of the function.
-        frames: files and lines of the callback, from it outwards.
-    """
+    """Return the error of a function that calls back to Python."""
     equinox = _folder_of("equinox")
     own = [
         (file, line)

@@ -14,18 +14,11 @@ from savedmodel.files.model_folder import locate, read_file
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import DtypeError, FormatError, InteropError, quote
 
-__all__ = ["fit_array", "parse_json_array", "read_array", "read_arrays"]
-
 _MAX_JSON_BYTES = 1 << 28
 
 
 def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """Return the arrays of an .npz file by name.
-
-    Raises:
-        FormatError: it is no such file, or is damaged.
-        OSError: it cannot be read.
-    """
+    """Return the arrays of an .npz file by name."""
     try:
         with open_npz(path) as entries:
             return {str(name): entries[name] for name in entries.files}
@@ -39,12 +32,7 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 
 def read_array(path: str | os.PathLike[str]) -> Array:
-    """Return the array of a .npy file, or of a .json file with numbers in nested lists.
-
-    Raises:
-        FormatError: it is neither, or is damaged.
-        OSError: it cannot be read.
-    """
+    """Return the array of a .npy file, or of a .json file with numbers in nested lists."""
     folder, name = locate(path)
     if name.endswith(".json"):
         return parse_json_array(
@@ -72,10 +60,6 @@ def parse_json_array(text: str, *, where: str) -> Array:
            [ nan, -inf]])
     >>> parse_json_array('"1+2j"', where="x")
     array(1.+2.j)
-
-    Raises:
-        FormatError: it is no JSON, or the lists have different lengths.
-        DtypeError: it has something besides numbers.
     """
     try:
         array = np.asarray(json.loads(text))
@@ -102,16 +86,7 @@ def parse_json_array(text: str, *, where: str) -> Array:
 
 
 def fit_array(array: Array, dtype: np.dtype[Any], where: str) -> Array:
-    """Return an array with the dtype that a function takes; floats are rounded to it.
-
-    Args:
-        array: the array. Of a dtype that numpy does not have, a file has its bytes alone.
-        dtype: the dtype that is taken.
-        where: the name of the array in messages, at the beginning of a sentence.
-
-    Raises:
-        DtypeError: the dtype does not have one of the values.
-    """
+    """Return an array with the dtype that a function takes; floats are rounded to it."""
     if array.dtype == dtype:
         return array
     if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:

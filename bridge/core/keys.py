@@ -8,8 +8,6 @@ import jax
 
 from xla_call_module.errors import DtypeError
 
-__all__ = ["KEY_DTYPES", "is_key", "key_data_aval", "key_dtype", "to_logical", "to_physical"]
-
 # https://docs.jax.dev/en/latest/jax.random.html#jax.random.key, by what JAX prints of its dtype.
 KEY_DTYPES = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}
 _IMPLEMENTATIONS = tuple(KEY_DTYPES.values())
@@ -32,11 +30,7 @@ def key_dtype(text: str) -> Any:
 
 
 def to_logical(value: Any, aval: Any) -> Any:
-    """Return a value as JAX has it: where the aval is a typed PRNG key, made of its key data.
-
-    Raises:
-        DtypeError: it is a key of another implementation than JAX has by itself.
-    """
+    """Return a value as JAX has it: where the aval is a typed PRNG key, made of its key data."""
     if not is_key(aval):
         return value
     for name in _IMPLEMENTATIONS:

@@ -15,8 +15,6 @@ from typing import Any, Self
 
 from bridge.core.worker_messages import read_message, write_message
 
-__all__ = ["ProcessDeath", "WorkerProcess"]
-
 _MAX_SECONDS = 1800.0  # for one request
 _MAX_LAST_WORDS = 2000  # characters
 # What the libraries say that is no error: https://abseil.io/docs/cpp/guides/logging.
@@ -37,11 +35,7 @@ class WorkerProcess:
     """
 
     def __init__(self, *, seconds: float = _MAX_SECONDS) -> None:
-        """Start nothing yet.
-
-        Args:
-            seconds: the time after which the process is killed if it has not answered.
-        """
+        """Start nothing yet."""
         self.starts = 0
         self._seconds = seconds
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -68,11 +62,7 @@ class WorkerProcess:
             self._folder = None
 
     def _command(self, folder: Path) -> list[str]:
-        """Return the command of the program.
-
-        Args:
-            folder: a folder for it, which is there again after a death, and gone in the end.
-        """
+        """Return the command of the program."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -93,17 +83,7 @@ class WorkerProcess:
     def request(
         self, verb: str, parts: Sequence[Any] = (), *, seconds: float | None = None, **options: Any
     ) -> tuple[dict[str, Any], list[bytes]]:
-        """Return the answer to a request.
-
-        Args:
-            verb: the name of what answers.
-            parts: bytes and arrays.
-            seconds: the time after which the process is killed; by default that of all requests.
-            **options: the options of the verb, as JSON has them.
-
-        Raises:
-            ProcessDeath: there is none.
-        """
+        """Return the answer to a request."""
         self.start()
         process = self._process
         assert process is not None

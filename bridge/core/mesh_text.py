@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["Axes", "axes_text", "draw_grid", "draw_mesh"]
-
 _MAX_DEVICES_DRAWN = 64
 
 # Names and sizes, the slowest first.
@@ -32,10 +30,6 @@ def draw_mesh(axes: Axes) -> list[str]:
 
 def draw_grid(axes: Axes, values: Sequence[int]) -> list[str]:
     r"""Return lines of numbers, one for each device: the last axis across, the others downwards.
-
-    Args:
-        axes: the axes of the mesh.
-        values: the number of each device, in the mesh's order.
 
     >>> print(*draw_grid([("data", 2), ("model", 2)], [0, 1, 2, 3]), sep="\n")
               model=0  model=1

@@ -12,15 +12,6 @@ from savedmodel.protos.structures import Branch, Structure
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.errors import StructureError
 
-__all__ = [
-    "Names",
-    "choose_names",
-    "input_names",
-    "names_of_signature",
-    "output_names",
-    "parameter_names",
-]
-
 Names = Sequence[str] | Mapping[str, str]
 
 # The path of an argument, in the way of `jax.tree_util.keystr`.
@@ -45,18 +36,7 @@ def names_of_signature(
 def input_names(
     key: str, call: CallModule, indices: Sequence[int], names: Names | None
 ) -> list[str]:
-    """Return unique names for some of the call's flat arguments.
-
-    Args:
-        key: the key of the signature, for messages.
-        call: the call of the signature.
-        indices: the indices of the arguments.
-        names: the names that `save` was given. By default it is the argument's name with the path
-            into it, whether the function uses it or not.
-
-    Raises:
-        StructureError: a name is invalid, unknown or there twice, or their number is wrong.
-    """
+    """Return unique names for some of the call's flat arguments."""
     known = _argument_names(call)
     defaults = []
     for index in indices:
@@ -77,19 +57,7 @@ def input_names(
 def output_names(
     key: str, call: CallModule, names: Names | None, indices: Sequence[int] | None = None
 ) -> list[str]:
-    """Return unique names for some of the call's flat results.
-
-    Args:
-        key: the key of the signature, for messages.
-        call: the call of the signature.
-        names: the names that `save` was given. By default it is the path below the result:
-            `result['y'][0]` is `y_0`, and `result[1]` is `output_1`.
-        indices: the indices of the results, ascending; None for all that are the call's own. What
-            is left of a tuple is named as if the function returned it alone.
-
-    Raises:
-        StructureError: a name is invalid, unknown or there twice, or their number is wrong.
-    """
+    """Return unique names for some of the call's flat results."""
     chosen = range(len(call.own_results)) if indices is None else indices
     specs = [call.own_results[index] for index in chosen]
     if len(specs) < len(call.own_results):
@@ -156,17 +124,7 @@ def _output_name(spec: TensorSpec) -> str:
 def choose_names(
     defaults: Sequence[str], names: Names | None, what: str, *, ignore_case: bool
 ) -> list[str]:
-    """Return the names that a user wants instead of some defaults.
-
-    Args:
-        defaults: the names where none are given.
-        names: all names, or a mapping from some of the defaults to other names.
-        what: the things that are named, for messages.
-        ignore_case: whether names that differ by the case of their letters only are the same.
-
-    Raises:
-        StructureError: a name is invalid, unknown or there twice, or their number is wrong.
-    """
+    """Return the names that a user wants instead of some defaults."""
     chosen: list[Any] = list(defaults)  # what a user says may be anything
     if isinstance(names, Mapping):
         if unknown := sorted(names.keys() - set(chosen)):

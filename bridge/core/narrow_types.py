@@ -18,8 +18,6 @@ import numpy as np
 
 from xla_call_module.dtypes import Array
 
-__all__ = ["NARROW_TYPES", "NarrowFloat", "NarrowInteger", "NarrowType", "storage_dtype_of"]
-
 
 @dataclass(frozen=True)
 class _ElementType:

@@ -18,15 +18,6 @@ from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import DtypeError
 from xla_call_module.tracebacks import warn
 
-__all__ = [
-    "check_narrowing",
-    "is_narrowed",
-    "narrow_array",
-    "narrow_dtype",
-    "warn_of_narrowing",
-    "x64_if_needed",
-]
-
 # The number of elements that are checked at a time.
 _PIECE = 1 << 20
 
@@ -47,21 +38,13 @@ def is_narrowed(dtype: Any) -> bool:
 
 
 def narrow_array(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
-    """Return the array with the dtype that JAX would give it; itself where it has that.
-
-    Raises:
-        DtypeError: a value would be another one; see `check_narrowing`.
-    """
+    """Return the array with the dtype that JAX would give it; itself where it has that."""
     check_narrowing(array, where)
     return array.astype(narrow_dtype(array.dtype), copy=False)
 
 
 def warn_of_narrowing(params: Any) -> None:
-    """Warn of numpy arrays with floating-point numbers that JAX rounds to 32 bits.
-
-    Args:
-        params: the pytree of the parameters.
-    """
+    """Warn of numpy arrays with floating-point numbers that JAX rounds to 32 bits."""
     leaves = tree_util.tree_flatten_with_path(params)[0]
     rounded = [
         f"params{tree_util.keystr(path)}"
@@ -78,15 +61,7 @@ def warn_of_narrowing(params: Any) -> None:
 
 
 def check_narrowing(array: np.ndarray[Any, Any], where: str) -> None:
-    """Refuse an array of 64 bits with a value that JAX's narrower dtype does not have.
-
-    Args:
-        array: the array; one that is not of numbers passes.
-        where: the name of the array in messages, at the beginning of a sentence.
-
-    Raises:
-        DtypeError: an integer is beyond its range, or a finite number would be infinite.
-    """
+    """Refuse an array of 64 bits with a value that JAX's narrower dtype does not have."""
     if array.dtype.kind not in "iufc" or not is_narrowed(array.dtype):
         return
     narrow = narrow_dtype(array.dtype)

@@ -15,8 +15,6 @@ import numpy as np
 from savedmodel.files.model_folder import locate
 from xla_call_module.errors import FormatError
 
-__all__ = ["NPZ_ERRORS", "open_npz"]
-
 # How much larger than its file what is compressed may be.
 _MAX_EXPANSION = 1 << 30
 # What zipfile and numpy raise of files that are none of theirs, or damaged.
@@ -28,13 +26,7 @@ NPZ_ERRORS = (
 
 @contextmanager
 def open_npz(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Return a context with the arrays of a file by name; each is read when it is asked for.
-
-    Raises:
-        FormatError: it is no regular file, or its arrays are far larger than it is.
-        OSError: it cannot be read.
-        Exception: one of `NPZ_ERRORS`, if it is no such file, or is damaged.
-    """
+    """Return a context with the arrays of a file by name; each is read when it is asked for."""
     folder, name = locate(path)
     with folder.open(name) as file:
         size = os.fstat(file.fileno()).st_size

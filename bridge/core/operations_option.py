@@ -10,16 +10,6 @@ from typing import Any, Literal, get_args
 
 from xla_call_module.errors import StructureError
 
-__all__ = [
-    "OPERATIONS",
-    "PLAIN",
-    "XLA",
-    "OperationsOption",
-    "parse_operations",
-    "refuse_for_converters",
-    "resolve_order",
-]
-
 # The default, and what the verbs take besides.
 OperationsOption = Literal["xla", "tensorflow"]
 OPERATIONS: tuple[OperationsOption, ...] = get_args(OperationsOption)
@@ -28,15 +18,7 @@ PLAIN: OperationsOption = "tensorflow"
 
 
 def parse_operations(operations: object, *, for_converters: bool = False) -> bool:
-    """Return whether calls run as TensorFlow's own operations.
-
-    Args:
-        operations: one of `OPERATIONS`.
-        for_converters: whether converters are to read the operations.
-
-    Raises:
-        StructureError: it is none of `OPERATIONS`, or converters are to read a module.
-    """
+    """Return whether calls run as TensorFlow's own operations."""
     if operations not in OPERATIONS:
         raise StructureError(
             f"operations is {operations!r}; expected one of {', '.join(map(repr, OPERATIONS))}."
@@ -58,11 +40,7 @@ def resolve_order(gradient_order: int | None, *, for_converters: bool) -> int:
 
 
 def refuse_for_converters(options: Mapping[str, Any], verb: str) -> None:
-    """Refuse `for_converters` where TensorFlow runs what is written.
-
-    Raises:
-        StructureError: it is among the options.
-    """
+    """Refuse `for_converters` where TensorFlow runs what is written."""
     if options.get("for_converters"):
         raise StructureError(
             f"{verb} writes files that TensorFlow runs, and its optimizer may change the numbers "

@@ -15,18 +15,6 @@ from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import Array, DType
 from xla_call_module.errors import StructureError
 
-__all__ = [
-    "EDGES",
-    "GIVEN",
-    "HUGE",
-    "INF",
-    "RANDOM",
-    "SIZES",
-    "choose_sizes",
-    "draw",
-    "draw_cotangent",
-]
-
 RANDOM, HUGE, INF = "random", "huge", "inf"
 GIVEN = "given"  # inputs of the user's, which are not drawn
 EDGES = ("zeros", "ones", "negative", HUGE, "nan", INF)
@@ -44,17 +32,7 @@ _HUGE_EXPONENT = 0.75
 def choose_sizes(
     symbols: Sequence[str], wanted: int, accepts: Callable[[Mapping[str, int]], bool]
 ) -> dict[str, int]:
-    """Return a size for each dimension variable that a function accepts, near to the wanted one.
-
-    Args:
-        symbols: the names of the variables.
-        wanted: the wanted size of the first; each one after it is to be one larger, so that a
-            mix-up shows.
-        accepts: returns whether sizes meet the specifications and constraints.
-
-    Raises:
-        StructureError: none of those that were tried is accepted.
-    """
+    """Return a size for each dimension variable that a function accepts, near to the wanted one."""
     tries = itertools.islice(_sizes(len(symbols), wanted), _MAX_TRIES)
     for sizes in tries:
         chosen = dict(zip(symbols, sizes, strict=True))
@@ -77,14 +55,7 @@ def _sizes(count: int, wanted: int) -> Iterator[tuple[int, ...]]:
 def draw(
     spec: TensorSpec, kind: str, sizes: Mapping[str, int], random: np.random.Generator
 ) -> Array:
-    """Return an input of a function.
-
-    Args:
-        spec: the spec of the argument.
-        kind: `random` or one of `EDGES`. Those that a dtype does not have are random.
-        sizes: the size of each dimension variable.
-        random: the generator of the numbers.
-    """
+    """Return an input of a function."""
     shape = tuple(size or 0 for size in evaluate_shape(spec.shape or (), sizes))
     if spec.element.startswith("key<"):
         kind = RANDOM

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["progress_bar"]
 
 _SILENT_SECONDS = 2.0
 
@@ -22,10 +21,6 @@ def progress_bar(what: str, *, unit: str = "") -> Iterator[Callable[[int, int], 
     """Return a context with a function that shows progress; None where there is no terminal.
 
     The bar is on the standard error, appears after two seconds and goes away at the end.
-
-    Args:
-        what: the text in front of the bar.
-        unit: the things that are counted; by default bytes.
     """
     # Rich would count a file as a terminal, too, when the environment asks for colours.
     if not sys.stderr.isatty():

@@ -20,8 +20,6 @@ from xla_call_module.pytrees.tree_description import StaticData, describe_tree
 from xla_call_module.pytrees.tree_nodes import TreeNode
 from xla_call_module.pytrees.tree_restoring import restore_tree
 
-__all__ = ["Match", "match_trees"]
-
 
 @dataclass(frozen=True, slots=True)
 class Match:
@@ -58,13 +56,7 @@ _CLASS = operator.attrgetter("kind", "path", "names")
 
 
 def match_trees(given: Any, expected: Any) -> Match | None:
-    """Return how a pytree that was passed matches the expected one; None where it does not.
-
-    Args:
-        given: the treedef of what was passed.
-        expected: that of an `Exported`, which may be of a file. For a class that is not here a dict
-            of its fields will do.
-    """
+    """Return how a pytree that was passed matches the expected one; None where it does not."""
     # In older files the keys of dicts are text, in the order that they had.
     if given == expected or with_text_keys(given) == expected:
         return _SAME
@@ -96,13 +88,7 @@ class _Matcher:
     functions: dict[int, Any]
 
     def leaves(self, given: TreeNode, expected: TreeNode, first: int) -> list[int] | None:
-        """Return the indices of the leaves of what was passed; None where it does not match.
-
-        Args:
-            given: a part of what was passed.
-            expected: the same of the other.
-            first: the index of its first leaf.
-        """
+        """Return the indices of the leaves of what was passed; None where it does not match."""
         if expected.kind == "leaf":
             return [first] if given.kind == "leaf" else None
         positions = self._positions(given, expected)

@@ -16,17 +16,6 @@ from xla_call_module.pytrees.tree_description import outline
 from xla_call_module.pytrees.tree_nodes import TreeNode
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
-__all__ = [
-    "check_flags",
-    "check_prefix",
-    "key_names",
-    "nest_by_path",
-    "to_identifier",
-    "to_structure",
-    "unique_names",
-    "with_text_keys",
-]
-
 
 def to_structure(tree: tree_util.PyTreeDef, numbers: Iterable[int] | None = None) -> Structure:
     """Return the structure of a pytree; its leaves have numbers, by default those of JAX's order.
@@ -110,11 +99,7 @@ def _paths(node: TreeNode, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def nest_by_path(arrays: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:
-    """Return dicts within dicts of arrays, each of which comes with its path.
-
-    Raises:
-        StructureError: a path is there twice, is empty, or leads through that of another array.
-    """
+    """Return dicts within dicts of arrays, each of which comes with its path."""
     nested: dict[str, Any] = {}
     for path, value in arrays:
         part: Any = nested
@@ -144,11 +129,7 @@ def to_identifier(text: str, *, fallback: str) -> str:
 
 
 def check_prefix(prefix: Any, tree: Any, *, what: str) -> list[Any]:
-    """Return the leaves of `prefix`, one for each leaf of `tree`.
-
-    Raises:
-        StructureError: it is no prefix.
-    """
+    """Return the leaves of `prefix`, one for each leaf of `tree`."""
     broadcast: list[Any] = []
     try:
         tree_util.tree_map(
@@ -165,11 +146,7 @@ def check_prefix(prefix: Any, tree: Any, *, what: str) -> list[Any]:
 
 
 def check_flags(prefix: Any, tree: Any, *, what: str) -> list[bool]:
-    """Return the bools of `prefix`, one for each leaf of `tree`.
-
-    Raises:
-        StructureError: it is no prefix, or has something else than bools.
-    """
+    """Return the bools of `prefix`, one for each leaf of `tree`."""
     flags = check_prefix(prefix, tree, what=what)
     if wrong := [flag for flag in flags if not isinstance(flag, bool)]:
         raise StructureError(f"{what} has a leaf {wrong[0]!r}; expected True or False.")

@@ -17,16 +17,6 @@ from savedmodel.protos.structures import Structure
 from xla_call_module.call import TensorSpec
 from xla_call_module.errors import DtypeError, StructureError
 
-__all__ = [
-    "UpdatePositions",
-    "Updates",
-    "find_assigned",
-    "is_bare",
-    "parse_updates",
-    "structure_without",
-    "without_updates",
-]
-
 Updates = int | Mapping[str, "int | Mapping[str, int]"]
 # For a part of the parameters, by the path to it, the position of its new value in the results.
 UpdatePositions = Mapping[tuple[str, ...], int]
@@ -40,17 +30,7 @@ _HOW = (
 
 
 def parse_updates(updates: Any, model: Any) -> dict[str, UpdatePositions]:
-    """Return for each signature that assigns parameters where their new values stand.
-
-    Args:
-        updates: a position, or positions by keys of the parameters, such as `opt/mu`; or a mapping
-            from signature keys to these. None for signatures that only read.
-        model: the function, or a mapping from signature keys to functions, by whose keys `updates`
-            is then, too.
-
-    Raises:
-        StructureError: it is nothing of that kind, or names another signature.
-    """
+    """Return for each signature that assigns parameters where their new values stand."""
     if updates is None:
         return {}
     by_signature = isinstance(model, Mapping)
@@ -80,13 +60,7 @@ def _parse_position(value: Any) -> int:
 
 
 def is_bare(tree: Any, paths: Sequence[tuple[str, ...]], positions: UpdatePositions) -> bool:
-    """Return whether a function returns nothing but the new parameters, in no tuple of results.
-
-    Args:
-        tree: the structure of what it returns.
-        paths: the paths of the parameters' arrays.
-        positions: where the new values stand.
-    """
+    """Return whether a function returns nothing but the new parameters, in no tuple of results."""
     if set(positions.values()) != {0}:
         return False
     filled = tree_util.tree_unflatten(tree, range(tree.num_leaves))
@@ -101,21 +75,7 @@ def find_assigned(
     positions: UpdatePositions,
     variables: Sequence[Variable],
 ) -> dict[int, int]:
-    """Return for the index of each result that is a new value the index of its parameter.
-
-    Args:
-        name: the name of the function.
-        results: the specs of its flat results.
-        tree: the structure of its results.
-        params: the structure of the parameters; None where there are none.
-        positions: where the new values stand; empty for a function that only reads.
-        variables: the variable of each parameter, in JAX's order.
-
-    Raises:
-        StructureError: there is no such position; what stands there is no part of the parameters,
-            or has another shape; the message names the path.
-        DtypeError: it has another dtype.
-    """
+    """Return for the index of each result that is a new value the index of its parameter."""
     if not positions:
         return {}
     if params is None:
@@ -203,11 +163,6 @@ def without_updates(tree: Any, leaves: Sequence[Any], assigned: Collection[int])
 
     What is left of a tuple of results is a tuple, or if it is one that alone, or None; of a named
     tuple a dict.
-
-    Args:
-        tree: the structure of all results.
-        leaves: their leaves.
-        assigned: the indices of the leaves that are new values.
     """
     if not assigned:
         return tree_util.tree_unflatten(tree, leaves)

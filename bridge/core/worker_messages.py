@@ -16,15 +16,6 @@ from typing import IO, Any
 
 import numpy as np
 
-__all__ = [
-    "Answer",
-    "answer_requests",
-    "describe_arrays",
-    "read_arrays",
-    "read_message",
-    "write_message",
-]
-
 Answer = tuple[dict[str, Any], Sequence[Any]]
 
 

@@ -23,5 +23,3 @@ To add a target: write such a table, and the rules that are its own. Its graph s
 """
 
 from __future__ import annotations
-
-__all__ = ()

@@ -9,8 +9,6 @@ from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
 
-__all__ = ["RULES"]
-
 _Branch = Callable[[TensorGraph], Sequence[Value]]
 
 

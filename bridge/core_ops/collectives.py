@@ -12,8 +12,6 @@ from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
 from xla_call_module.stablehlo.attributes import Attributes
 
-__all__ = ["COLLECTIVES", "RULES", "SHARDING_ATTRIBUTES", "combines_devices"]
-
 _DEVICES = ("replica_groups", "source_target_pairs")
 # The attributes of each collective.
 COLLECTIVES: Mapping[str, tuple[str, ...]] = {

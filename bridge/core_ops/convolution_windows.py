@@ -16,15 +16,6 @@ from bridge.graphs.values import Value
 from xla_call_module.size_polynomials import Dim, floordiv, numbers_of, product
 from xla_call_module.stablehlo.walking import CONVOLUTION_ATTRIBUTES
 
-__all__ = [
-    "MAX_PLACES",
-    "ConvolutionWindow",
-    "by_products",
-    "convolution_rules",
-    "output_sizes",
-    "reversed_dimensions",
-]
-
 MAX_PLACES = 10_000  # in a kernel, for each of which there may be a product of matrices
 
 # Computes a convolution, of which it is told the padding of each spatial dimension.

@@ -16,8 +16,6 @@ from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
 from xla_call_module.size_polynomials import Dim, product
 
-__all__ = ["RULES", "product_operands", "to_result"]
-
 _ELEMENTS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 # JAX on a CPU takes algorithms that round operands to these, and does not round them.
 _UNROUNDED = ("bf16",)

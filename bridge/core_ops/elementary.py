@@ -14,8 +14,6 @@ from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
 from xla_call_module.size_polynomials import broadcast
 
-__all__ = ["bitwise", "cbrt", "compute", "maximum", "native", "round_half_away"]
-
 _DECIDED = {"And": False, "Or": True}  # by an operand of this value, whatever the other one is
 
 
@@ -38,12 +36,7 @@ def compute(graph: TensorGraph, op: Operation, op_type: str, of_bools: str) -> V
 
 
 def bitwise(op_type: str, of_bools: str = "") -> Emit:
-    """Return the rule of an operation of truth values, or of the bits of integers.
-
-    Args:
-        op_type: its name of truth values, and of bits with `Bitwise` in front.
-        of_bools: another name of truth values.
-    """
+    """Return the rule of an operation of truth values, or of the bits of integers."""
 
     def emit(graph: TensorGraph, op: Operation) -> Value:
         if op.operands[0].dtype != bool:

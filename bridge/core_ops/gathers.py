@@ -14,8 +14,6 @@ from bridge.graphs.values import Value
 from xla_call_module.size_polynomials import Dim, Shape
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
-__all__ = ["RULES"]
-
 
 def _gather(graph: TensorGraph, op: Operation) -> Value:
     return _slices(graph, op, op.integers("slice_sizes"))
@@ -77,11 +75,7 @@ def _cut(
     places: SlicePlaces,
     moving: Sequence[int],
 ) -> tuple[Value, list[int]]:
-    """The value without what no slice has where all of them begin at 0.
-
-    Returns:
-        It, and for each of its dimensions which one of the array it is.
-    """
+    """The value without what no slice has where all of them begin at 0."""
     whole = (*moving, *places.batching)
     axes = [axis for axis in range(value.rank) if axis not in whole]
     limits = [sizes[axis] for axis in axes]
@@ -95,11 +89,7 @@ def _cut(
 def _rows(
     graph: TensorGraph, value: Value, starts: Value, axes: Sequence[int], axis: int
 ) -> tuple[Value, list[int]]:
-    """Return slices of one element along one dimension, and of all along the others.
-
-    Returns:
-        They, and for each of their dimensions which one of the array it is.
-    """
+    """Return slices of one element along one dimension, and of all along the others."""
     at = axes.index(axis)
     index = nodes.squeeze(graph, starts, [starts.rank - 1])
     rows = nodes.gather(graph, value, index, at)

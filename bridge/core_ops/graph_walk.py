@@ -23,8 +23,6 @@ from xla_call_module.stablehlo.walking import (
     walk_block,
 )
 
-__all__ = ["walk_main"]
-
 _Values = ChainMap[Any, Value]
 
 _NODES_OF_ONE = 100  # that an operation is worth; bits of small floats take about half as many
@@ -33,17 +31,7 @@ _NODES_OF_ONE = 100  # that an operation is worth; bits of small floats take abo
 def walk_main(
     graph: TensorGraph, module: Any, arguments: Sequence[Value], target: GraphTarget
 ) -> list[Value]:
-    """Return the results of the public function of a parsed module, which is added to a graph.
-
-    Args:
-        graph: the graph that the operations are added to.
-        module: the parsed module, for one platform.
-        arguments: the arguments of `main`.
-        target: the format of the graph.
-
-    Raises:
-        InteropError: an operation that it cannot express; the message names it and its place.
-    """
+    """Return the results of the public function of a parsed module, which is added to a graph."""
     walker = _Walker(functions_of(module), target)
     main = find_main(module)
     return walker.walk(ChainMap(), graph, main.regions[0].blocks[0], arguments)

@@ -15,8 +15,6 @@ from bridge.graphs import nodes
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
 
-__all__ = ["divide_integers", "remainder_of_integers", "whole_power"]
-
 
 def divide_integers(graph: TensorGraph, op: Operation) -> Value:
     """Return the quotient of integers, rounded towards zero."""

@@ -16,8 +16,6 @@ from bridge.graphs.values import Value, contents_of, of_size, of_sizes
 from xla_call_module.size_polynomials import Dim, Iteration, maximum, of_atom
 from xla_call_module.stablehlo.modules import read_counter, splat
 
-__all__ = ["LoopCounter", "counter_of", "invariant_values", "row_written"]
-
 
 def invariant_values(body: Region, inits: Sequence[Value]) -> dict[int, Value]:
     """Return the carried values that the body does not change, by number."""
@@ -104,13 +102,6 @@ def row_written(
     """Return the row that an iteration writes, and whether the last row is the first one.
 
     None unless all iterations write all rows of an array, one each.
-
-    Args:
-        graph: the graph of the body.
-        counter: the counter of the loop.
-        number: the number of the iteration.
-        argument: the array before an iteration.
-        result: the array behind it.
     """
     written = graph.recall(result.name) if result.name else None
     if not isinstance(written, Written) or written.array.name != argument.name:

@@ -9,8 +9,6 @@ from typing import Any
 from xla_call_module.call import CallModule
 from xla_call_module.stablehlo.modules import custom_call_target, open_module, tensor_type, walk
 
-__all__ = ["ModuleContents"]
-
 _CUSTOM_CALL = "stablehlo.custom_call"
 
 

@@ -20,8 +20,6 @@ from bridge.graphs.values import Value
 from xla_call_module.size_polynomials import product
 from xla_call_module.stablehlo.combiners import extreme_and_place_of
 
-__all__ = ["Reductions"]
-
 _COMBINING: Mapping[str, str] = {
     "add": "Add", "and": "And", "maximum": "Max", "minimum": "Min", "multiply": "Mul", "or": "Or",
 }  # fmt: skip

@@ -18,18 +18,6 @@ from xla_call_module.dtypes import Array
 from xla_call_module.size_polynomials import Shape, lower_bound, numbers_of, product
 from xla_call_module.stablehlo.combiners import combiner_of, identity_of
 
-__all__ = [
-    "REDUCERS",
-    "depends_on_order",
-    "in_lines",
-    "is_counting",
-    "is_identity",
-    "may_be_empty",
-    "reduce_by_region",
-    "reducer_of",
-    "shape_without",
-]
-
 # The combiners that targets have reductions for.
 REDUCERS = frozenset({"add", "and", "maximum", "minimum", "multiply", "or"})
 # So many triples of small numbers say whether it matters which two of them are combined first.

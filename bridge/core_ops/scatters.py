@@ -17,8 +17,6 @@ from bridge.graphs.values import Value, of_size
 from xla_call_module.size_polynomials import Dim, Shape, product
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
-__all__ = ["RULES"]
-
 _REDUCTIONS = {"add": "add", "maximum": "max", "minimum": "min", "multiply": "mul",
                "replace": "none"}  # fmt: skip
 _OF_BOOLS = {"add": "maximum", "and": "minimum", "maximum": "maximum", "minimum": "minimum",

@@ -11,8 +11,6 @@ from bridge.graphs.values import Value, constant_array, contents_of, of_array, o
 from xla_call_module.size_polynomials import Dim, floordiv, is_static, product
 from xla_call_module.stablehlo.elements import read_elements, read_splat
 
-__all__ = ["RULES"]
-
 
 def _get_dimension_size(graph: TensorGraph, op: Operation) -> Value:
     del graph

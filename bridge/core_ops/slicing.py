@@ -25,8 +25,6 @@ from xla_call_module.size_polynomials import (
 )
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
-__all__ = ["RULES", "Row", "Written", "add_offsets", "clamp", "pad", "read_slice", "start_vectors"]
-
 
 @dataclass(frozen=True, slots=True)
 class Written:
@@ -85,13 +83,7 @@ def clamp(graph: TensorGraph, starts: Value, limits: Sequence[Dim]) -> Value:
 
 
 def add_offsets(graph: TensorGraph, starts: Value, extents: Sequence[Dim]) -> Value:
-    """The indices of all elements of slices, given where each slice begins.
-
-    Args:
-        graph: the graph that the operations are added to.
-        starts: vectors of int64 along the last dimension.
-        extents: the size of a slice along each component; those of 1 add no dimension.
-    """
+    """The indices of all elements of slices, given where each slice begins."""
     wide = [number for number, extent in enumerate(extents) if extent != 1]
     if not wide:
         return starts
@@ -176,16 +168,7 @@ def pad(
     high: Sequence[Dim],
     interior: Sequence[int],
 ) -> Value:
-    """The value with copies of a scalar around and between its elements.
-
-    Args:
-        graph: the graph that the operations are added to.
-        value: the value.
-        filling: the scalar.
-        low: the number of copies before each dimension; a negative one cuts off.
-        high: the same behind.
-        interior: the number of copies between two elements.
-    """
+    """The value with copies of a scalar around and between its elements."""
     value, filling = graph.expand(value), graph.expand(filling)
     for axis, count in enumerate(interior):
         if count:
@@ -276,15 +259,7 @@ def _number_of(scalar: Value) -> Dim | None:
 def read_slice(
     graph: TensorGraph, value: Value, axes: Sequence[int], starts: Value, sizes: Sequence[Dim]
 ) -> Value:
-    """Return one slice of a value.
-
-    Args:
-        graph: the graph that the operations are added to.
-        value: the value that is sliced.
-        axes: the axes along which the slice is smaller.
-        starts: the first index along each axis, a vector of int64 that is in bounds.
-        sizes: the size of the slice along each axis.
-    """
+    """Return one slice of a value."""
     known = contents_of(starts)
     shape = list(value.shape)
     for axis, size in zip(axes, sizes, strict=True):

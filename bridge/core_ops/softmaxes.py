@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
 
-__all__ = ["Reduction", "fuse_log_softmax", "fuse_softmax", "operand_of", "value_like"]
-
 
 @dataclass(frozen=True, slots=True)
 class Reduction:

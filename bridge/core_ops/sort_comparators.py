@@ -16,14 +16,6 @@ from xla_call_module.size_polynomials import Dim
 from xla_call_module.stablehlo.attributes import comparison_direction
 from xla_call_module.stablehlo.sort_keys import SortKey
 
-__all__ = [
-    "check_order",
-    "comparison_of",
-    "pairwise_places",
-    "reduction_setting",
-    "top_k_options",
-]
-
 
 def top_k_options(op: Operation) -> tuple[int, bool] | None:
     """Return how many elements a `top_k` has, and whether they are the greatest ones.
@@ -70,9 +62,6 @@ def check_order(
     It does not where all operands are compared, or follow from what is compared. Numbers of the
     places, by which JAX takes the gradient of a sort apart, say which of equal elements came first:
     any is right, and the first one is taken.
-
-    Raises:
-        UnsupportedError: it shows.
     """
     compared = {key.operand for key in keys or ()}
     others = [value for n, value in enumerate(op.operands) if n not in compared]
@@ -111,11 +100,7 @@ _MAX_ELEMENTS = 10_000
 
 
 def pairwise_places(graph: TensorGraph, op: Operation, axis: int) -> Value:
-    """Return for each element how many come before it in a stable sort along a dimension.
-
-    Raises:
-        UnsupportedError: there are too many elements to compare all of them.
-    """
+    """Return for each element how many come before it in a stable sort along a dimension."""
     values = [graph.expand(value) for value in op.operands]
     shape, rank = values[0].shape, values[0].rank
     size = shape[axis]

@@ -20,17 +20,6 @@ from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.modules import tensor_type
 from xla_call_module.stablehlo.walking import describe_operation, regions_of
 
-__all__ = [
-    "Emit",
-    "GraphTarget",
-    "Operation",
-    "Region",
-    "ResultType",
-    "Rule",
-    "identity",
-    "read",
-]
-
 _PREFIX = "stablehlo."
 # What the walk itself goes through.
 _STRUCTURE = frozenset(
@@ -108,11 +97,7 @@ class Operation(Attributes):
         return result
 
     def shape_like(self, *known: Sequence[Dim]) -> tuple[Dim | None, ...]:
-        """The shape of the only result: the numbers of its type, else what is known.
-
-        Args:
-            known: shapes of the result's rank that it has wherever they say anything.
-        """
+        """The shape of the only result: the numbers of its type, else what is known."""
         shape: list[Dim | None] = list(self.result.shape)
         for candidate in known:
             pairs = zip(shape, candidate, strict=True)
@@ -120,22 +105,14 @@ class Operation(Attributes):
         return tuple(shape)
 
     def constant(self, index: int) -> Array:
-        """An operand that must be known.
-
-        Raises:
-            UnsupportedError: it is computed.
-        """
+        """An operand that must be known."""
         value = self.operands[index]
         if value.array is None:
             self.refuse(f"its operand {index} is computed, and {self.target.name} needs a constant")
         return np.broadcast_to(value.array, numbers_of(value.shape))
 
     def sizes(self, graph: TensorGraph, index: int) -> tuple[Dim, ...]:
-        """An operand that says sizes, one for each element.
-
-        Raises:
-            UnsupportedError: nothing is known of it, not even how many there are.
-        """
+        """An operand that says sizes, one for each element."""
         value = self.operands[index]
         contents = contents_of(value)
         if contents is not None:
@@ -149,15 +126,7 @@ class Operation(Attributes):
         return tuple(of_atom(Element(name, n)) for n in range(math.prod(numbers_of(value.shape))))
 
     def refuse(self, reason: str, cure: str = "") -> NoReturn:
-        """Refuse the operation, since the target cannot express it.
-
-        Args:
-            reason: why, as the end of a sentence.
-            cure: what the user can do instead, as a sentence's end.
-
-        Raises:
-            UnsupportedError: always.
-        """
+        """Refuse the operation, since the target cannot express it."""
         remedy = cure or "compute this part outside the exported function"
         raise UnsupportedError(f"{describe_operation(self.raw)}: {reason}. To do: {remedy}.")
 
@@ -169,12 +138,7 @@ def read(
     outside: Mapping[Any, Value],
     target: GraphTarget,
 ) -> Operation:
-    """The operation that MLIR has, with its operands.
-
-    Raises:
-        DtypeError: a result has elements that the target does not have.
-        StructureError: a result is no tensor.
-    """
+    """The operation that MLIR has, with its operands."""
     return Operation(
         name=str(raw.name),
         operands=tuple(operands),
@@ -252,12 +216,7 @@ class GraphTarget:
         return True
 
     def type_of(self, text: str) -> ResultType:
-        """Return the type that MLIR writes so.
-
-        Raises:
-            DtypeError: it has elements that the target does not have.
-            StructureError: it is the type of no tensor.
-        """
+        """Return the type that MLIR writes so."""
         return _type_of(text, self)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from xla_call_module.stablehlo.attributes import Attributes, dictionary
 
-__all__ = ["TRANSFORM", "sign_of"]
-
 # The transform along the dimension before the last, of pairs of real and imaginary part in the
 # last one. It divides by the length where the sign is 1. Its last operand is the array; JAX passes
 # the constants of the decomposition before.

@@ -30,8 +30,6 @@ from xla_call_module.size_polynomials import Dim, floordiv, is_static, numbers_o
 from xla_call_module.stablehlo.combiners import identity_of
 from xla_call_module.stablehlo.walking import WINDOW_ATTRIBUTES
 
-__all__ = ["RULES", "WindowSum", "count_windows", "dynamic_reduce_window"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Windows:

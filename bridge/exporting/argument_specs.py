@@ -19,26 +19,11 @@ from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import ArgumentError, DtypeError, StructureError
 from xla_call_module.symbolic_shapes import limited_parsing
 
-__all__ = ["to_specs"]
-
 
 def to_specs(
     arguments: Any, *, constraints: Sequence[str] = ()
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the specs of positional and keyword arguments, all in one symbolic scope.
-
-    Args:
-        arguments: a text such as `"f32[b,28,28], mask=bool[b]"`, or a sequence of these; or a tuple
-            or list of pytrees, one for each positional argument, or a mapping from the names of
-            keyword arguments to pytrees, whose leaves are texts of one array (`"f32[b,3]"`),
-            `jax.ShapeDtypeStruct`s, arrays, Python numbers (weakly typed scalars, as in `jax.jit`),
-            or anything else with a shape and a dtype; a single such leaf is the only argument.
-        constraints: the constraints between the symbols of texts, such as `"b >= 2"`.
-
-    Raises:
-        StructureError: a text is not of the language, or a shape is not known.
-        ArgumentError: something is neither a text nor has a shape and a dtype.
-        DtypeError: a dtype of 64 bits, which JAX has narrowed by itself.
 
     Example:
         >>> to_specs("f32[b,3]")

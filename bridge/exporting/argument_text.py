@@ -10,8 +10,6 @@ from bridge.core.keys import KEY_DTYPES
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError, StructureError
 
-__all__ = ["DTYPE_NAMES", "ArgumentTexts", "ArrayText", "TextTree", "parse_arguments", "to_text"]
-
 # What JAX abbreviates dtypes to (`jax.ShapeDtypeStruct((), "float32")` is `f32[]` in a jaxpr),
 # and their whole names.
 _PREFIXES = {"uint": "u", "bfloat": "bf", "int": "i", "float": "f", "complex": "c"}
@@ -78,14 +76,6 @@ class ArgumentTexts:
 
 def parse_arguments(texts: str | Sequence[str]) -> ArgumentTexts:
     """Return the arguments that a text describes.
-
-    Args:
-        texts: one text with all arguments between commas, or several, which are read one after
-            another.
-
-    Raises:
-        StructureError: it is not of the language; the message shows where.
-        DtypeError: a dtype is unknown, or none that TensorFlow has.
 
     Example:
         >>> parse_arguments("f32[b,28,28], mask=bool[b]").by_name

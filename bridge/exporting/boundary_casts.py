@@ -26,8 +26,6 @@ from xla_call_module.stablehlo.modules import (
     tensor_type,
 )
 
-__all__ = ["call_of_storage_file", "with_boundary_casts"]
-
 
 def call_of_storage_file(path: Path, content: bytes) -> CallModule:
     """Return the call of a file of MLIR, with casts at its boundary; see `call_of_file`."""

@@ -17,8 +17,6 @@ import jax
 from bridge.core.explaining import arguments_of
 from xla_call_module.errors import ArgumentError
 
-__all__ = ["Passed", "check_call"]
-
 _TENSORFLOW = ("tensorflow", "tf_keras")
 # The usual switches of a module, with their values for inference.
 _SWITCHES = {
@@ -61,17 +59,6 @@ def check_call(
 
     A decorator may show the signature of what it wraps and take other arguments. Before the
     function is traced only the outermost signature counts; afterwards, what it shows.
-
-    Args:
-        fun: the function, or what `jax.jit` made of it.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        name: the name of the function in messages.
-        passed: how the arguments were passed; None for a plain call.
-        error: what tracing it has raised; None before it is traced.
-
-    Raises:
-        ArgumentError: it cannot be called so.
 
     Example:
         >>> check_call(lambda params, x: x, ["f32[3]"], {}, name="predict")

@@ -20,8 +20,6 @@ import jax
 
 from bridge.exporting.revision import read_revision
 
-__all__ = ["Environment", "describe_environment", "relative_locations", "source_file"]
-
 # By the module that is imported where a package is in use, the distribution that has its version.
 # What is written depends on these.
 _PACKAGES = {
@@ -56,11 +54,7 @@ class Environment(TypedDict):
 
 
 def describe_environment(source: Path | None) -> Environment:
-    """Return the versions of all packages in use, and the revision of a source file.
-
-    Args:
-        source: the file, or a folder; None where it is not known.
-    """
+    """Return the versions of all packages in use, and the revision of a source file."""
     revision = None if source is None else read_revision(source)
     if revision is None:
         return Environment(versions=_versions(), source=None)
@@ -100,11 +94,7 @@ def _versions() -> dict[str, str]:
 
 @contextmanager
 def relative_locations(*folders: Path) -> Iterator[None]:
-    """Return a context in which JAX writes `model.py`, and not the whole path of a source file.
-
-    Args:
-        folders: the folders that are left out of paths, besides those that Python imports from.
-    """
+    """Return a context in which JAX writes `model.py`, and not the whole path of a source file."""
     before = {name: getattr(jax.config, name) for name in (_FRAMES, _FOLDERS)}
     jax.config.update(_FRAMES, False)
     jax.config.update(_FOLDERS, _pattern([*map(str, folders), *sys.path]))

@@ -25,8 +25,6 @@ from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import StructureError, naming
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
 
-__all__ = ["ExportedModel", "export_model", "is_exported"]
-
 
 @dataclass(frozen=True, slots=True)
 class ExportedModel:
@@ -60,29 +58,7 @@ def export_model(
     constraints: Sequence[str] = (),
     updates: Mapping[str, UpdatePositions] | None = None,
 ) -> ExportedModel:
-    """Return a function or a module, traced and lowered, with its parameters.
-
-    Args:
-        model: as for `bridge.save`; what is exported already stays as it is, also where it is in a
-            file, and what is traced or lowered is not traced again.
-        params: as for `bridge.save`.
-        trainable: a bool, or a prefix of the parameters with bools. What the framework does not
-            train stays untrained.
-        inputs: the names for the inputs of the signature; by default those that the module has.
-        args: the arguments after the parameters, as `argument_specs.to_specs` takes them; of
-            several functions for all, or by their signature keys.
-        platforms: the platforms to lower for; by default cpu, cuda and tpu.
-        disabled_checks: the safety checks to leave out.
-        constraints: the constraints between the symbols in `args`.
-        updates: by signature keys where the new parameters stand in what functions return.
-
-    Raises:
-        StructureError, ArgumentError, DtypeError: `model` is none of these, or what was passed
-            does not fit it.
-        LoweringError: it cannot be lowered for one of the platforms.
-        FormatError, OSError: a file holds no `Exported`, or cannot be read.
-        Exception: what tracing it raises.
-    """
+    """Return a function or a module, traced and lowered, with its parameters."""
     warn_of_narrowing(params)
     if isinstance(model, Mapping) and not all(map(is_exported, model.values())):
         return _export_each(

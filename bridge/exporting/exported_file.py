@@ -10,24 +10,13 @@ from savedmodel.files.model_folder import read_file
 from xla_call_module.errors import StructureError
 from xla_call_module.exported_bytes import parse_exported
 
-__all__ = ["MAX_EXPORTED_BYTES", "read_exported"]
-
 MAX_EXPORTED_BYTES = 1 << 31  # flatbuffers' own limit
 
 
 def read_exported(
     path: str | bytes | bytearray | os.PathLike[str], *, stand_ins: bool = False
 ) -> export.Exported:
-    """Return the `Exported` in a file, or in its bytes.
-
-    Args:
-        path: the file, or its bytes.
-        stand_ins: as for `parse_exported`.
-
-    Raises:
-        InteropError: as `parse_exported`; there is a folder in its place.
-        OSError: the file cannot be read.
-    """
+    """Return the `Exported` in a file, or in its bytes."""
     if isinstance(path, (bytes, bytearray)):
         content, where = bytes(path), "the bytes"
     elif os.path.isdir(path):

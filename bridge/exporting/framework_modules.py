@@ -29,26 +29,11 @@ from bridge.exporting.model_function import (
 from bridge.exporting.plain_parameters import PlainParameters
 from xla_call_module.errors import ArgumentError, StructureError, remedy_for
 
-__all__ = ["from_module", "to_model_function"]
-
 
 def to_model_function(
     model: Any, params: Any = None, updates: UpdatePositions | None = None
 ) -> ModelFunction:
-    """Return the function that an object is, with its parameters.
-
-    Args:
-        model: a function, or a module of Keras on JAX, Flax (linen or nnx), Haiku or Equinox.
-        params: the first argument of the function: for a linen module the variables and for a
-            Haiku function what `init` has returned; None for those that hold their parameters.
-        updates: where new values of the parameters stand in what a function returns; None for
-            nowhere.
-
-    Raises:
-        ArgumentError: it is nothing of that kind.
-        StructureError: `params` is missing, or there although the module has its own; or new values
-            of the parameters are expected from a module.
-    """
+    """Return the function that an object is, with its parameters."""
     function = from_module(model, params)
     if function is not None and updates:
         raise StructureError(
@@ -70,11 +55,7 @@ def to_model_function(
 
 
 def from_module(model: Any, params: Any = None) -> ModelFunction | None:
-    """Return the function that a module is, with its parameters; None for what is no module.
-
-    Raises:
-        InteropError: as of `to_model_function`.
-    """
+    """Return the function that a module is, with its parameters; None for what is no module."""
     for framework, adapter in _ADAPTERS.items():
         module = sys.modules.get(framework)
         function = None if module is None else adapter(module, model, params)

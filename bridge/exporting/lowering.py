@@ -36,8 +36,6 @@ from xla_call_module.errors import (
 from xla_call_module.exported import from_exported, to_jax_checks
 from xla_call_module.linalg.lapack import is_portable
 
-__all__ = ["argument_names", "explain_gradient", "export_for", "refuse_static"]
-
 # The errors of JAX where it cannot lower; its rule for `debug.print` ends in a `TypeError` with
 # several platforms.
 _REFUSALS = (NotImplementedError, ValueError, TypeError)
@@ -55,28 +53,7 @@ def export_for(
     passed: Passed | None = None,
     is_made_here: bool = False,
 ) -> export.Exported:
-    """Return the `Exported` of a function, for all of the platforms.
-
-    Args:
-        fun: the function.
-        args: specs of its positional arguments.
-        kwargs: specs of its keyword arguments.
-        name: the name of the function in messages.
-        platforms: the platforms to lower for, in the order of the platform index.
-        disabled_checks: safety checks to leave out; those that JAX does not have are ignored.
-        passed: how the arguments were passed, for messages; None for a plain call.
-        is_made_here: whether the function is none of the user's, so that what JAX refuses in it is
-            no mistake of theirs.
-
-    Raises:
-        ArgumentError: it cannot be called with these arguments, or is a function of TensorFlow.
-        LoweringError: it cannot be lowered for some of the platforms; the message names the
-            primitive, and the platforms for which it can.
-        StructureError: it calls a target that has no meaning outside this process, with its place.
-        UnsupportedError: it calls back to Python.
-        Exception: what tracing the function raises; for what JAX and its frameworks refuse it is
-            an `InteropError`, too.
-    """
+    """Return the `Exported` of a function, for all of the platforms."""
     check_call(fun, args, kwargs, name=name, passed=passed)
     survive_forks()
 
@@ -174,18 +151,7 @@ def refuse_static(
     static: tuple[Sequence[int], Sequence[str]],
     name: str,
 ) -> None:
-    """Refuse arguments that `jax.jit` was told to take as Python values.
-
-    Args:
-        fun: the function.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        static: the positions and names of its static arguments.
-        name: the name of the function in messages.
-
-    Raises:
-        StructureError: there is one.
-    """
+    """Refuse arguments that `jax.jit` was told to take as Python values."""
     positions, names = static
     positions_by_path = [(f"args[{i}]", i) for i in positions if -len(args) <= i < len(args)]
     positions_by_path += [(f"kwargs[{name!r}]", -1) for name in names if name in kwargs]

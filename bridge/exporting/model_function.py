@@ -16,17 +16,6 @@ from bridge.core.updates import UpdatePositions
 from bridge.exporting.plain_parameters import PlainParameters, is_plain
 from xla_call_module.errors import ArgumentError, StructureError
 
-__all__ = [
-    "LINEN_TRAINED",
-    "ModelFunction",
-    "flags_of_parts",
-    "from_function",
-    "in_collection",
-    "trained_leaves",
-    "unwrapped",
-    "with_signature_of",
-]
-
 # What linen calls the collection that is trained, and that of running averages.
 LINEN_TRAINED = "params"
 _AVERAGES = "batch_stats"
@@ -59,15 +48,7 @@ class ModelFunction:
     wrapper: str | None = None
 
     def select_trainable(self, wanted: Any) -> Any:
-        """Return the leaves that the user and the framework both train, as a pytree of bools.
-
-        Args:
-            wanted: a bool, or a prefix of the parameters, or of what was passed for them, with
-                bools.
-
-        Raises:
-            StructureError: it is no such prefix.
-        """
+        """Return the leaves that the user and the framework both train, as a pytree of bools."""
         if self.params is None:
             return True
         try:
@@ -84,13 +65,7 @@ class ModelFunction:
 def from_function(
     function: Callable[..., Any], params: Any, updates: UpdatePositions | None = None
 ) -> ModelFunction:
-    """Return a callable with the parameters as its first argument.
-
-    Args:
-        function: the callable.
-        params: its first argument; None where it takes no parameters.
-        updates: where new values of the parameters stand in what it returns; None for nowhere.
-    """
+    """Return a callable with the parameters as its first argument."""
     name = _name_of(function)
     if params is None:
         return ModelFunction(function, name)
@@ -204,12 +179,6 @@ def with_signature_of(
     """Return the same function with the signature of another one behind `params`.
 
     JAX names the arguments of an export by the signature.
-
-    Args:
-        call: a function of the parameters and the arguments.
-        like: the function or module that has names for the arguments.
-        name: the name of the function; by default that of `like`.
-        skip: how many parameters of `like` come before them; by default its `self`, if any.
     """
 
     def renamed(*args: Any, **kwargs: Any) -> Any:

@@ -23,8 +23,6 @@ from bridge.exporting.stored_arrays import (
 )
 from xla_call_module.errors import FormatError, StructureError
 
-__all__ = ["nest", "open_parameters", "read_parameters", "select", "to_memory"]
-
 # What orbax writes into the folder of one pytree, and CheckpointManager into that of one step.
 _ORBAX_TREE = ("_METADATA", "checkpoint")
 _ORBAX_STEP = "_CHECKPOINT_METADATA"
@@ -39,17 +37,6 @@ def read_parameters(path: str | os.PathLike[str], *, separator: str | None = Non
     The keys of a .npz or .safetensors file are split into the keys of dicts within dicts at `/`,
     or, if none has that, at `.`; a level whose keys are 0, 1, 2 … is a list. A checkpoint has its
     own structure, in which tuples are lists.
-
-    Args:
-        path: a file whose name ends in .npz or .safetensors, or a folder of orbax.
-        separator: the text at which the keys of a file are split instead; empty for no split.
-
-    Raises:
-        FormatError: it is of another kind, damaged, or holds pickled objects.
-        DtypeError: an array is of a dtype that the file cannot say.
-        StructureError: a key is there twice, or a folder has several checkpoints.
-        MissingDependencyError: orbax-checkpoint or safetensors is not installed.
-        OSError: it cannot be read.
 
     Example:
         >>> np.savez("params.npz", **{"dense/w": np.ones((3, 2)), "dense/b": np.zeros(2)})
@@ -69,11 +56,7 @@ def to_memory(params: Any) -> Any:
 
 @contextmanager
 def open_parameters(path: str | os.PathLike[str], *, separator: str | None = None) -> Iterator[Any]:
-    """Return a context with the pytree of `read_parameters`, whose arrays are `StoredArray`s.
-
-    Raises:
-        InteropError, OSError: as `read_parameters`; damage within an array when that is read.
-    """
+    """Return a context with the pytree of `read_parameters`, whose arrays are `StoredArray`s."""
     path = Path(path)
     if path.is_dir():
         with open_orbax_arrays(path, _orbax_tree(path)) as tree:
@@ -92,14 +75,6 @@ def open_parameters(path: str | os.PathLike[str], *, separator: str | None = Non
 
 def nest(arrays: Mapping[str, Any], *, separator: str | None = None) -> Any:
     """Return dicts within dicts, and lists, of arrays whose keys are paths.
-
-    Args:
-        arrays: the arrays by their paths.
-        separator: the text between the keys of a path; by default `/` if any path has one, and
-            else `.`.
-
-    Raises:
-        StructureError: a path leads to another array, or is too deep.
 
     Example:
         >>> nest({"layers.0.w": 1, "layers.1.w": 2})
@@ -122,11 +97,7 @@ def nest(arrays: Mapping[str, Any], *, separator: str | None = None) -> Any:
 
 
 def select(params: Any, path: str) -> Any:
-    """Return the part of a pytree at a path such as `model/params`.
-
-    Raises:
-        StructureError: there is none; the message has the keys where the path ends.
-    """
+    """Return the part of a pytree at a path such as `model/params`."""
     part = params
     for key in path.split("/"):
         known = dict(enumerate(part)) if isinstance(part, list) else part

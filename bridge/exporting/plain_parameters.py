@@ -23,8 +23,6 @@ from bridge.exporting.stored_arrays import StoredArray
 from xla_call_module.errors import StructureError
 from xla_call_module.pytrees.tree_description import StaticData, describe_tree
 
-__all__ = ["PlainParameters", "is_plain", "with_counters"]
-
 _NUMBERS = (bool, int, float, complex)
 
 
@@ -70,15 +68,7 @@ class PlainParameters:
         return cls(nest_by_path(pairs), paths, (None,) * len(pairs), (True,) * len(pairs), tree)
 
     def plain_results(self, results: Any, positions: UpdatePositions) -> Any:
-        """Return what a function returns, with the new parameters in it as dicts of arrays.
-
-        Args:
-            results: what the function has returned for the pytree.
-            positions: where the new parameters stand in it.
-
-        Raises:
-            StructureError: a number that is no array is another one than before.
-        """
+        """Return what a function returns, with the new parameters in it as dicts of arrays."""
         if not positions:
             return results
         if is_bare(tree_util.tree_structure(results), self._all_paths, positions):

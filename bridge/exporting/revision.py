@@ -8,8 +8,6 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Revision", "read_revision"]
-
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _MAX_WAIT_SECONDS = 30.0
 _MAX_LINKS = 10

@@ -36,19 +36,6 @@ from xla_call_module.exported import from_exported
 from xla_call_module.exported_bytes import parse_exported
 from xla_call_module.mlir_files import is_mlir, with_signature
 
-__all__ = [
-    "Exportable",
-    "ModelFormat",
-    "Opened",
-    "Source",
-    "call_of",
-    "default_of",
-    "leaf_names",
-    "no_platform",
-    "open_model",
-    "read_source",
-]
-
 _MAX_FILE_BYTES = 1 << 32
 
 # What has been exported, opened; and the files and bytes that hold it.
@@ -111,18 +98,7 @@ class Source:
 def open_model(
     model: Any, *, stand_ins: bool = False, read_mlir: _MlirReader = call_of_storage_file
 ) -> Any:
-    """Return what a path or the bytes of a file stand for, opened; anything else as it is.
-
-    Args:
-        model: the path of a SavedModel, of a serialized `Exported` or of StableHLO; the bytes of
-            one of the latter, or StableHLO as text.
-        stand_ins: whether pytree classes that this process lacks get stand-ins.
-        read_mlir: the function that makes a call of StableHLO.
-
-    Raises:
-        InteropError: it is none of these, or is damaged.
-        OSError: it cannot be read.
-    """
+    """Return what a path or the bytes of a file stand for, opened; anything else as it is."""
     if isinstance(model, str) and is_mlir(model.encode()):
         model = model.encode()
     if isinstance(model, (bytes, bytearray)):
@@ -148,23 +124,7 @@ def read_source(
     platform: str,
     updates: UpdatePositions | None = None,
 ) -> Source:
-    """Return a function as its source has it.
-
-    Args:
-        model: an `Exported`, what `bridge.load` returned, one of its signatures, a `CallModule`;
-            the path of a SavedModel, or the path or bytes of a serialized `Exported` or of
-            StableHLO; or a function or module, which is exported here.
-        format_: the format that the call is for.
-        params: the pytree that is the first positional argument of the function; None for those of
-            the file or the module, if there are any.
-        args: where a function or a module is exported here, its arguments, as for `bridge.save`.
-        platform: the platform that a function or a module is exported for.
-        updates: where the new parameters stand in what a function returns; None for nowhere.
-
-    Raises:
-        InteropError: it is none of these, is damaged, or does not fit the parameters.
-        OSError: a file cannot be read.
-    """
+    """Return a function as its source has it."""
     if not isinstance(model, _EXPORTED):
         source = _export(
             model, format_, params=params, args=args, platform=platform, updates=updates
@@ -257,11 +217,7 @@ def _source_of(opened: Opened, params: Any, format_: ModelFormat) -> Source:
 
 
 def default_of(model: LoadedModel) -> LoadedSignature:
-    """Return the signature that is meant where none is named.
-
-    Raises:
-        StructureError: there are several, and none is the default one.
-    """
+    """Return the signature that is meant where none is named."""
     if len(model.signatures) > 1 and DEFAULT_SIGNATURE not in {*model.signatures, *model.others}:
         keys = ", ".join(map(repr, model.signatures))
         raise StructureError(

@@ -16,15 +16,6 @@ from bridge.core._jax import polymorphic_shape_class
 from xla_call_module.errors import StructureError, quote
 from xla_call_module.symbolic_shapes import limited_parsing
 
-__all__ = [
-    "ArgumentSpec",
-    "Specifier",
-    "UnknownDimensions",
-    "parse_constraints",
-    "specify",
-    "specify_as_jax2tf",
-]
-
 _AUTO = "auto"
 # How others write a dimension of which nothing is known; `-1` is a size that was computed wrongly.
 _UNKNOWN = ("None", "?")
@@ -79,11 +70,7 @@ class UnknownDimensions:
     """Symbols for dimensions without a name: for each of them one of its own."""
 
     def __init__(self, texts: Iterable[Any]) -> None:
-        """Begin with the first that no text has.
-
-        Args:
-            texts: the shapes, dimensions and constraints that have names already.
-        """
+        """Begin with the first that no text has."""
         taken = {name for text in texts for name in re.findall(r"[^\W\d]\w*", str(text))}
         self._names = (name for n in itertools.count() if (name := f"d{n}") not in taken)
 
@@ -93,9 +80,6 @@ class UnknownDimensions:
 
     def name(self, text: str) -> str:
         """Return a shape with a symbol for each dimension that is `None` or `?`.
-
-        Raises:
-            StructureError: one of these is part of an expression.
 
         >>> UnknownDimensions([]).name("(None, 3, ?)")
         '(d0, 3, d1)'
@@ -116,11 +100,7 @@ class UnknownDimensions:
 
 
 def parse_constraints(constraints: Sequence[str]) -> tuple[str, ...]:
-    """Return constraints between symbols, as `jax.export.SymbolicScope` takes them.
-
-    Raises:
-        StructureError: one of them is not of its language.
-    """
+    """Return constraints between symbols, as `jax.export.SymbolicScope` takes them."""
     parsed = (constraints,) if isinstance(constraints, str) else tuple(constraints)
     try:
         with limited_parsing(parsed):
@@ -140,17 +120,7 @@ def specify(
     polymorphic_shapes: Any,
     constraints: Sequence[str],
 ) -> list[jax.ShapeDtypeStruct]:
-    """Return flat specs for `jax.export`, all in one symbolic scope.
-
-    Args:
-        arguments: the leaves of `(args, kwargs)`.
-        tree: the structure of `(args, kwargs)`.
-        polymorphic_shapes: as for `bridge.convert`.
-        constraints: the constraints between the symbols.
-
-    Raises:
-        StructureError: a dimension stays unknown, or a specification does not fit its argument.
-    """
+    """Return flat specs for `jax.export`, all in one symbolic scope."""
     scope = export.SymbolicScope(tuple(constraints))
     if polymorphic_shapes == _AUTO:
         texts = _automatic(arguments)
@@ -175,17 +145,6 @@ def specify_as_jax2tf(
 
     The shapes are those of positional arguments alone, `"auto"` is a symbol like any other, and
     Python numbers have the dtype that they would have alone.
-
-    Args:
-        arguments: the leaves of `(args, kwargs)`.
-        tree: the structure of `(args, kwargs)`.
-        polymorphic_shapes: a text or a `PolyShape` for every positional argument, or a pytree of
-            these and None that is a prefix of them.
-        constraints: the constraints between the symbols.
-
-    Raises:
-        StructureError: a dimension stays unknown, a specification does not fit its argument, or a
-            constraint is not of its language.
     """
     scope = export.SymbolicScope(parse_constraints(constraints))
     args, _ = tree_util.tree_unflatten(tree, range(tree.num_leaves))

@@ -28,8 +28,6 @@ from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
 from xla_call_module.stablehlo.modules import TensorType, read_main, serialize_module, traced_name
 from xla_call_module.tracebacks import api_boundary
 
-__all__ = ["export_stage", "exported_from_stage", "signature_of"]
-
 
 @api_boundary
 def exported_from_stage(
@@ -159,10 +157,6 @@ def signature_of(args_info: Any, names: Sequence[str]) -> inspect.Signature:
     """Return the parameters of a function, as far as the names of its flat arguments tell them.
 
     JAX names what it exports by the signature.
-
-    Args:
-        args_info: the positional and keyword arguments, as pytrees.
-        names: such as `x` and `params['w']`; empty where none is known.
     """
     args, kwargs = args_info
     found = _argument_names(args_info, names)

@@ -31,8 +31,6 @@ from xla_call_module.errors import (
     refusing_damage,
 )
 
-__all__ = ["StoredArray", "open_npz_arrays", "open_orbax_arrays", "open_safetensors_arrays"]
-
 # https://github.com/huggingface/safetensors#format
 _SAFETENSORS_DTYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32",
@@ -69,13 +67,7 @@ class StoredArray:
 
 @contextmanager
 def open_npz_arrays(path: Path) -> Iterator[dict[str, StoredArray]]:
-    """Return a context with the arrays of a .npz file by their keys.
-
-    Raises:
-        FormatError: it is no such file, or damaged, or holds pickled objects.
-        DtypeError: an array is of a dtype that the file cannot say.
-        OSError: it cannot be read.
-    """
+    """Return a context with the arrays of a .npz file by their keys."""
     with ExitStack() as stack:
         with _refusing_npz(path):
             entries = stack.enter_context(open_npz(path))
@@ -122,12 +114,6 @@ def open_safetensors_arrays(path: Path) -> Iterator[dict[str, StoredArray]]:
     """Return a context with the arrays of a .safetensors file by their keys.
 
     They are read, not mapped: what is mapped counts as memory of the process.
-
-    Raises:
-        FormatError: it is no such file, or damaged.
-        DtypeError: an array is of a dtype that TensorFlow does not have.
-        MissingDependencyError: safetensors is not installed.
-        OSError: it cannot be read.
     """
     try:
         from safetensors import SafetensorError, safe_open
@@ -181,17 +167,7 @@ def _safetensors_array(
 
 @contextmanager
 def open_orbax_arrays(path: Path, folder: Path) -> Iterator[Any]:
-    """Return a context with the pytree of a checkpoint of orbax; what is no array is itself.
-
-    Args:
-        path: the folder that the user has named, for messages.
-        folder: the folder of the pytree.
-
-    Raises:
-        FormatError: it is damaged.
-        MissingDependencyError: orbax-checkpoint is not installed.
-        OSError: it cannot be read.
-    """
+    """Return a context with the pytree of a checkpoint of orbax; what is no array is itself."""
     try:
         from orbax import checkpoint
     except ImportError as error:

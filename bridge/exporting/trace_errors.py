@@ -13,8 +13,6 @@ from bridge.exporting.argument_text import ArgumentTexts, ArrayText, to_text
 from xla_call_module.errors import ArgumentError, InteropError, StructureError, shown_as_base
 from xla_call_module.tracebacks import raised_at
 
-__all__ = ["explain_refusal"]
-
 _FRAMEWORKS = {"equinox": "Equinox", "flax": "Flax", "haiku": "Haiku", "jax": "JAX"}
 _OF_SHAPES = re.compile(r"\b(shape|ndim|dim|size|rank|broadcast|ind[ie]|ax[ie]s)", re.IGNORECASE)
 _NUMBERS = re.compile(r"\b\d+\b")
@@ -31,18 +29,7 @@ def explain_refusal(
     *,
     parameters: Sequence[str] = (),
 ) -> StructureError | None:
-    """Return the error for a function that JAX or its frameworks refuse while it is traced.
-
-    Args:
-        name: the name of the function.
-        trace: what traces it, which is called once more.
-        args: the specs of its positional arguments.
-        kwargs: the specs of its keyword arguments.
-        parameters: the names of the first arguments, which hold its parameters.
-
-    Returns:
-        The error; None where it is one of the function's own, or of this package.
-    """
+    """Return the error for a function that JAX or its frameworks refuse while it is traced."""
     with unfiltered_tracebacks():
         try:
             trace()

@@ -17,5 +17,3 @@ functions.
 """
 
 from __future__ import annotations
-
-__all__ = ()

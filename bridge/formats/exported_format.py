@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from xla_call_module.call import CallModule
     from xla_call_module.dtypes import Array
 
-__all__ = ["EXPORTED", "STABLEHLO"]
-
 
 def _is_stablehlo(path: str, head: bytes) -> bool:
     from xla_call_module.mlir_files import is_mlir

@@ -17,23 +17,9 @@ if TYPE_CHECKING:
     from bridge.verifying.verification import VerifyRow
     from xla_call_module.dtypes import Array
 
-__all__ = [
-    "TOLERANCE",
-    "Conversion",
-    "ConvertCommand",
-    "FileFormat",
-    "Runtime",
-    "RuntimeCall",
-    "to_tolerance_numbers",
-]
-
 
 def to_tolerance_numbers(text: str) -> tuple[float, ...]:
-    """Return tolerances such as `1e-3` or `1e-3,1e-6`. Whether they are ones is checked later.
-
-    Raises:
-        ArgumentTypeError: they are no numbers.
-    """
+    """Return tolerances such as `1e-3` or `1e-3,1e-6`. Whether they are ones is checked later."""
     try:
         return tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError as error:

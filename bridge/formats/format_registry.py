@@ -12,8 +12,6 @@ from typing import Any
 
 from bridge.formats.file_format import FileFormat, Runtime
 
-__all__ = ["FORMATS", "all_formats", "file_names", "format_of", "format_runtimes"]
-
 # The first that recognises a path is its format; a serialized `Exported` has no first bytes.
 FORMATS = (
     "bridge.formats.saved_model_format:SAVED_MODEL",
@@ -50,11 +48,7 @@ def file_names() -> str:
 
 
 def format_of(path: Any) -> FileFormat:
-    """Return the format of a path; that of SavedModels for what is no file on a disk.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Return the format of a path; that of SavedModels for what is no file on a disk."""
     head = b""
     if isinstance(path, str | os.PathLike) and os.path.isfile(path):
         with open(path, "rb") as file:

@@ -13,8 +13,6 @@ from xla_call_module.call import TensorSpec
 from xla_call_module.dimensions import symbols
 from xla_call_module.dtypes import Array
 
-__all__ = ["Runnable"]
-
 
 def _any_sizes(sizes: Mapping[str, int]) -> bool:
     del sizes
@@ -52,9 +50,5 @@ class Runnable:
         return tuple(dict.fromkeys(name for dim in dims for name in sorted(symbols(dim))))
 
     def call(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the outputs by their names.
-
-        Raises:
-            InteropError: the runtime does not run it with these arrays.
-        """
+        """Return the outputs by their names."""
         return dict(zip(self.outputs, map(np.asarray, self.bind(arrays)()), strict=True))

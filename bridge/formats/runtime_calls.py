@@ -26,8 +26,6 @@ from bridge.formats.format_registry import format_of, format_runtimes
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import InteropError
 
-__all__ = ["JAX", "RUNTIMES", "RuntimeProcess", "peak_memory"]
-
 _PROGRAM = "bridge.formats.runtime_calls"
 _MAX_CALLS = 200
 _MAX_SECONDS = 600.0  # for one request
@@ -65,17 +63,7 @@ class RuntimeProcess(WorkerProcess):
     def call(
         self, runtime: Runtime, call: RuntimeCall, *, repeated: float | None = None
     ) -> tuple[dict[str, Any], list[Array]]:
-        """Return what was measured of a call, and its results.
-
-        Args:
-            runtime: the runtime.
-            call: the call.
-            repeated: for how many seconds it is repeated on one core, at most 200 times; None for
-                one call, of which nothing is measured.
-
-        Raises:
-            InteropError: the runtime does not run it, or dies of it.
-        """
+        """Return what was measured of a call, and its results."""
         try:
             answer, parts = self.request(
                 "call",

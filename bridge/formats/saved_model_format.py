@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from savedmodel.files.model_folder import ModelFolder
     from xla_call_module.dtypes import Array
 
-__all__ = ["SAVED_MODEL"]
-
 
 def _recognises(path: str, head: bytes) -> bool:
     """Return whether it is a folder or one of its files; a file without content is refused so."""

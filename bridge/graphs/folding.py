@@ -19,8 +19,6 @@ from xla_call_module.stablehlo.constant_evaluation import (
     truncated_quotient,
 )
 
-__all__ = ["ELEMENTWISE", "MAX_BYTES", "MAX_COUNTED", "OF_NUMBERS", "fold"]
-
 MAX_BYTES = 1 << 25  # of the operands of an operation that is computed here
 MAX_COUNTED = 1 << 20  # numbers 0, 1, 2, … that are written down; more are counted by the model
 _MAX_GROWN_BYTES = 1 << 16  # bytes of a result that may be larger than its operands

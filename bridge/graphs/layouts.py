@@ -13,14 +13,6 @@ from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
 from xla_call_module.size_polynomials import Shape
 
-__all__ = [
-    "Transposed",
-    "transpose",
-    "transposition_of",
-    "untransposed_axes",
-    "untransposed_operands",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Transposed:

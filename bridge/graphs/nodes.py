@@ -25,28 +25,6 @@ from xla_call_module.size_polynomials import (
     lower_bound,
 )
 
-__all__ = [
-    "broadcast_in_dim",
-    "broadcasting",
-    "cast",
-    "concat",
-    "constant",
-    "constant_like",
-    "count_up",
-    "elementwise",
-    "expand_dims",
-    "gather",
-    "look_up",
-    "reshape",
-    "reverse",
-    "slice_",
-    "slice_along",
-    "squeeze",
-    "transpose",
-    "where",
-]
-
-
 _NEUTRAL = {"Add": 0, "Div": 1, "Mul": 1, "Sub": 0}
 # Those whose results are truth values.
 _PREDICATES = frozenset({
@@ -82,14 +60,7 @@ def cast(graph: TensorGraph, value: Value, dtype: Any) -> Value:
 
 
 def elementwise(graph: TensorGraph, op_type: str, *operands: Operand, **attributes: Any) -> Value:
-    """An operation that broadcasts its operands as NumPy does; what can wait is not broadcast.
-
-    Args:
-        graph: the graph that the operations are added to.
-        op_type: the operation, such as `Add`. Its result is of the operands' dtype, or `bool`.
-        operands: the operands: values of one dtype, one at least, and numbers.
-        attributes: the attributes of the operation.
-    """
+    """An operation that broadcasts its operands as NumPy does; what can wait is not broadcast."""
     own = next(value.dtype for value in operands if isinstance(value, Value))
     values = [v if isinstance(v, Value) else constant(v, own) for v in operands]
     kind = np.dtype(bool) if op_type in _PREDICATES else own
@@ -289,16 +260,7 @@ def slice_(
     strides: Sequence[int],
     axes: Sequence[int] | None = None,
 ) -> Value:
-    """Return the elements from `start` up to `limit`, every `stride`-th, along each axis.
-
-    Args:
-        graph: the graph that the operations are added to.
-        value: the value.
-        starts: the first index along each axis, at least 0.
-        limits: the index behind the last one along each axis, at most the size.
-        strides: the step along each axis, at least 1.
-        axes: the axes; by default all.
-    """
+    """Return the elements from `start` up to `limit`, every `stride`-th, along each axis."""
     every = list(range(value.rank)) if axes is None else list(axes)
     missing = value.rank - len(value.unbroadcast_shape)
     shape, unbroadcast = list(value.shape), list(value.unbroadcast_shape)

@@ -22,16 +22,9 @@ from xla_call_module.size_polynomials import (
     lower_bound,
 )
 
-__all__ = ["compare_sizes", "compute_sizes", "may_wrap"]
-
 
 def compute_sizes(name: str, operands: Sequence[Value]) -> Value | None:
-    """The result of an operation of sizes; None where the model has to compute it.
-
-    Args:
-        name: the name of the operation, without the dialect.
-        operands: two of them, not both constants.
-    """
+    """The result of an operation of sizes; None where the model has to compute it."""
     compute = ARITHMETIC.get(name)
     pairs = _pairs(operands)
     if compute is None or pairs is None or (name not in _MODULAR and _may_wrap(operands, pairs)):

@@ -38,8 +38,6 @@ from xla_call_module.size_polynomials import (
     of_atom,
 )
 
-__all__ = ["Input", "Node", "Result", "TensorGraph"]
-
 # Constants up to so many bytes are broadcast here instead of in the model.
 _MAX_BROADCAST_BYTES = 1 << 12
 _MAX_NAMED = 4
@@ -241,14 +239,7 @@ class TensorGraph:
         *,
         text: Sequence[int | str] | None = None,
     ) -> Value:
-        """A new input.
-
-        Args:
-            name: a name that `unique` returned.
-            dtype: the dtype of the elements.
-            shape: the shape of the input.
-            text: the shape as it is to be written, if that is another one.
-        """
+        """A new input."""
         self.inputs.append(Input(name, dtype, shape if text is None else text))
         self._shared.shapes[name] = shape
         return Value(dtype, shape, shape, name)
@@ -271,13 +262,7 @@ class TensorGraph:
     def add_result(
         self, value: Value, name: str = "", text: Sequence[int | str] | None = None
     ) -> None:
-        """A new result.
-
-        Args:
-            value: the value of the output.
-            name: a name that `unique` returned; in a body it may be left out.
-            text: the shape as it is to be written, if that is another one.
-        """
+        """A new result."""
         whole = self.expand(value)
         shape = whole.shape if text is None else text
         self.results.append(Result(name, self.reference(whole), value.dtype, shape))
@@ -291,18 +276,7 @@ class TensorGraph:
         dtype: np.dtype[Any] | None = None,
         **attributes: Any,
     ) -> Value:
-        """The result of an operation that has one.
-
-        Args:
-            op_type: the name of the operation.
-            inputs: the operands, which are not broadcast; None for one that is left out.
-            shape: the shape of the result; None for a size that is measured when it runs.
-            dtype: the dtype of the result; by default that of the first input.
-            attributes: the attributes: numbers, texts, sequences of them, dtypes, arrays, graphs.
-
-        Raises:
-            DtypeError: the runtime cannot compute it, nor in a wider dtype.
-        """
+        """The result of an operation that has one."""
         kind = next(v.dtype for v in inputs if v is not None) if dtype is None else dtype
         return self.nodes_of(op_type, inputs, [(shape, kind)], **attributes)[0]
 
@@ -331,43 +305,19 @@ class TensorGraph:
         step: Callable[[Any, Value, list[Value]], Sequence[Value]],
         row_shape: Shape | None = None,
     ) -> list[Value]:
-        """Return the carried values behind a loop, then the rows that its iterations return.
-
-        Args:
-            size: the number of iterations.
-            inits: the carried values before the first iteration.
-            step: a function of the graph of the body, the iteration number and the carried values.
-                It returns their next values, and then as many rows of their dtypes if there are
-                rows.
-            row_shape: the shape of a row; None where there are none.
-        """
+        """Return the carried values behind a loop, then the rows that its iterations return."""
         raise NotImplementedError
 
     def scatter_rows(
         self, matrix: Value, index: Value, updates: Value, reduction: str, *, unique: bool
     ) -> Value:
-        """Return a matrix with rows written into it, one after another.
-
-        Args:
-            matrix: the matrix.
-            index: the row of the matrix for each row of the updates, in bounds.
-            updates: the rows, expanded.
-            reduction: what becomes of two elements: `none` (the update), `add`, `max`, `min` or
-                `mul`.
-            unique: whether no index is there twice.
-        """
+        """Return a matrix with rows written into it, one after another."""
         raise NotImplementedError
 
     def pooled(
         self, reducer: str, value: Value, rows: Sequence[tuple[int, int, int, int]]
     ) -> Value | None:
-        """Return a reduction of windows by one operation; None where there is none.
-
-        Args:
-            reducer: the kind of reduction, such as `maximum`.
-            value: the value.
-            rows: size, stride and padding at both ends, along each dimension.
-        """
+        """Return a reduction of windows by one operation; None where there is none."""
         del reducer, value, rows
         return None
 
@@ -501,11 +451,7 @@ class TensorGraph:
         return self.node("Concat", parts, shape=(len(dims),), axis=0)
 
     def size(self, dim: Dim) -> Value:
-        """A size as a vector of int64 with one element.
-
-        Raises:
-            StructureError: a dimension variable does not follow from the shapes of the inputs.
-        """
+        """A size as a vector of int64 with one element."""
         if isinstance(dim, int):
             return self.vector([dim])
         if self.outer is not None and all(isinstance(a, Symbol | Function) for a in atoms_of(dim)):

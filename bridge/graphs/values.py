@@ -15,9 +15,6 @@ import numpy as np
 from xla_call_module.dtypes import Array
 from xla_call_module.size_polynomials import Dim, Shape, is_static, numbers_of, product
 
-__all__ = ["Value", "constant_array", "contents_of", "of_array", "of_size", "of_sizes"]
-
-
 # The greatest array of integers that is read as sizes.
 _MAX_SIZES = 64
 

@@ -12,8 +12,6 @@ from bridge.inspecting.report import FileReport, SignatureReport, StoredFile, re
 from xla_call_module.call import CallModule
 from xla_call_module.flags import read_flags
 
-__all__ = ["report_of_calls"]
-
 
 def report_of_calls(
     path: str | os.PathLike[str],
@@ -22,18 +20,7 @@ def report_of_calls(
     writer: str,
     any_platform: bool = False,
 ) -> FileReport:
-    """Return the report of a file with one function: a serialized `Exported`, or StableHLO.
-
-    Args:
-        path: the file.
-        calls: the call of the function, then those of its gradients.
-        writer: the program that wrote the file, or its format.
-        any_platform: whether the file does not say for which platforms it is.
-
-    Raises:
-        FormatError: a module is damaged.
-        OSError: the file is gone.
-    """
+    """Return the report of a file with one function: a serialized `Exported`, or StableHLO."""
     signature = _report_calls(calls)
     if any_platform:
         main, *others = signature.orders

@@ -24,8 +24,6 @@ from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.errors import PlatformError, ShardingError, StructureError
 from xla_call_module.stablehlo.refining import refine
 
-__all__ = ["CostReport", "cost_of", "costs_of_model", "parse_sizes"]
-
 
 @dataclass(frozen=True, slots=True)
 class CostReport:
@@ -63,9 +61,6 @@ class CostReport:
 def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
     """Return the sizes in texts such as `b=8,seq=16`.
 
-    Raises:
-        StructureError: a text has another form, or a size is less than 1.
-
     Example:
         >>> parse_sizes(["b=8,seq=16"])
         {'b': 8, 'seq': 16}
@@ -90,12 +85,7 @@ def costs_of_model(
     batch: int | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> tuple[CostReport, ...]:
-    """Return the cost of each call of each signature.
-
-    Raises:
-        InteropError: as `cost_of`; StructureError for a signature without that gradient, and for
-            a size of a variable that no signature has.
-    """
+    """Return the cost of each call of each signature."""
     given = dict(sizes or {})
     chains = [
         (signature, call_of_order(signature, chain, order))
@@ -124,13 +114,7 @@ def cost_of(
     platform: str | None,
     sizes: Mapping[str, int],
 ) -> CostReport:
-    """Return the cost of one call.
-
-    Raises:
-        StructureError: a variable has no size, or a shape is unknown.
-        PlatformError: the module was not lowered for the platform.
-        ShardingError: the module is for several devices.
-    """
+    """Return the cost of one call."""
     _check(call, sizes)
     devices = _devices(platform)
     chosen = platform or platform_of(devices[0])

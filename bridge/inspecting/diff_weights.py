@@ -13,8 +13,6 @@ from savedmodel.model import Variable
 from xla_call_module.dimensions import aval_text
 from xla_call_module.errors import StructureError
 
-__all__ = ["NOTHING", "WeightDifference", "diff_weights"]
-
 NOTHING = "nothing"  # in place of what one of the files does not have
 
 _Array = npt.NDArray[Any]
@@ -67,11 +65,7 @@ class WeightDifference:
 def diff_weights(
     first: Mapping[str, Variable], second: Mapping[str, Variable]
 ) -> Iterator[WeightDifference]:
-    """Yield the variables that differ, in the order of the first file; then those that it lacks.
-
-    Raises:
-        FormatError: a value is damaged.
-    """
+    """Yield the variables that differ, in the order of the first file; then those that it lacks."""
     for name in dict.fromkeys([*first, *second]):
         difference = _compare(name, first.get(name), second.get(name))
         if difference is not None:

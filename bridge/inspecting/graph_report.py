@@ -27,16 +27,6 @@ from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import FormatError
 from xla_call_module.node import decode_node, description_allowance, is_call
 
-__all__ = [
-    "GraphCall",
-    "GraphReport",
-    "GraphSignature",
-    "GraphVariable",
-    "operations_behind_signatures",
-    "report_of_graph",
-    "variables_of_graph",
-]
-
 # Nodes that compute nothing: they name tensors, call functions or read variables.
 _STRUCTURE = frozenset({
     "Identity", "IdentityN", "NoOp", "PartitionedCall", "Placeholder", "ReadVariableOp",
@@ -123,16 +113,7 @@ def report_of_graph(
     *,
     known: Collection[str] = (),
 ) -> GraphReport:
-    """Return the report of the graph of a SavedModel.
-
-    Args:
-        folder: the folder.
-        report_order: makes the report of a module.
-        known: the keys of signatures that are calls of modules alone.
-
-    Raises:
-        FormatError: the file is damaged, or has no graph that is served.
-    """
+    """Return the report of the graph of a SavedModel."""
     meta_graph = _served(folder)
     library = meta_graph.graph_def.library
     bodies = {function.signature.name: function.node_def for function in library.function}
@@ -158,12 +139,7 @@ def report_of_graph(
 def operations_behind_signatures(
     meta_graph: Proto, *, known: Collection[str] = ()
 ) -> dict[str, Counter[str]]:
-    """Return the number of each operation behind a signature, in each function once.
-
-    Args:
-        meta_graph: the MetaGraphDef.
-        known: the keys of signatures that are left out.
-    """
+    """Return the number of each operation behind a signature, in each function once."""
     library = meta_graph.graph_def.library
     bodies = {function.signature.name: function.node_def for function in library.function}
     below = {name: called_functions(nodes, bodies) for name, nodes in bodies.items()}
@@ -260,11 +236,7 @@ def _calls(
 
 
 def variables_of_graph(folder: ModelFolder) -> list[GraphVariable]:
-    """Return the variables of a SavedModel of any writer, as its graphs say of them.
-
-    Raises:
-        FormatError: the file is damaged.
-    """
+    """Return the variables of a SavedModel of any writer, as its graphs say of them."""
     meta_graph = _served(folder)
     if meta_graph.HasField("object_graph_def"):
         objects = [n.variable for n in meta_graph.object_graph_def.nodes if n.HasField("variable")]

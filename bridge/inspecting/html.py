@@ -39,7 +39,6 @@ from bridge.inspecting.wording import counted, readers, size
 if TYPE_CHECKING:
     from bridge.inspecting.cost import CostReport
 
-__all__ = ["to_html"]
 
 # Whatever a name from the file might smuggle in, the browser runs nothing and fetches nothing.
 _CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -256,15 +255,7 @@ def _table(
     numbers: Collection[int] = (),
     class_: str | None = None,
 ) -> Element:
-    """Return a table.
-
-    Args:
-        heads: the headings of the columns; none for a table without.
-        rows: the cells of each row.
-        code: the columns of names and types.
-        numbers: the columns of numbers.
-        class_: the class of the style sheet.
-    """
+    """Return a table."""
 
     def row(tag: str, cells: Sequence[str | Element], code: Collection[int]) -> Element:
         made = (

@@ -10,17 +10,9 @@ from xml.etree.ElementTree import Element, tostring
 
 from bridge.inspecting.wording import printable
 
-__all__ = ["IMAGE_STYLE", "PAGE_STYLE", "element", "to_markup"]
-
 
 def element(tag: str, *children: str | Element, **attributes: object) -> Element:
     """Return an element around texts and other elements.
-
-    Args:
-        tag: the name of the element.
-        children: the texts and elements inside of it.
-        attributes: the attributes; a trailing underscore of a name is left out, another one is a
-            hyphen, and an attribute with the value None is left out.
 
     Example:
         >>> to_markup(element("p", "a < b", element("b", "c"), class_="note"))

@@ -16,13 +16,6 @@ from xla_call_module.analyses.branches import CASE, keep_platform
 from xla_call_module.call import CallModule
 from xla_call_module.stablehlo.modules import open_module, walk
 
-__all__ = [
-    "OperationCount",
-    "count_by_platform",
-    "most_frequent",
-    "operations_text",
-]
-
 # Operations that hold other ones and compute nothing.
 _STRUCTURE = frozenset({"builtin.module", "func.func", "func.return", "stablehlo.return"})
 _MAX_SHOWN = 12
@@ -53,12 +46,7 @@ def most_frequent(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def count_by_platform(call: CallModule, module: Any) -> tuple[OperationCount, ...]:
-    """Return the operations for each platform; platforms with the same ones are counted together.
-
-    Args:
-        call: the call.
-        module: its parsed module, which is not changed.
-    """
+    """Return the operations of each platform; those with equal ones are counted together."""
     whole = Counter(operation.name for operation in walk(module))
     if not call.has_platform_index or CASE not in whole:
         return (OperationCount(call.platforms, most_frequent(whole)),)

@@ -19,8 +19,6 @@ from xla_call_module.passes.obstacles import Obstacle, find_obstacles
 from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
 from xla_call_module.versions import NEWEST, RELEASES, promised_until
 
-__all__ = ["ObstacleReport", "OrderReport", "report_order"]
-
 _MAX_CONSTANTS = 10
 
 

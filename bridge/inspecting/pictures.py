@@ -15,16 +15,6 @@ from bridge.inspecting.wording import aval, counted, size
 from xla_call_module.shardings.mesh_placement import MeshAxis
 from xla_call_module.versions import RELEASES
 
-__all__ = [
-    "Area",
-    "areas_of",
-    "draw_flow",
-    "draw_parts",
-    "draw_releases",
-    "draw_sharding_picture",
-    "draw_sizes",
-]
-
 _WIDTH = 920
 _BOX_WIDTH, _BOX_HEIGHT, _GAP = 250, 46, 12
 _MODULE_X, _MODULE_WIDTH = 335, 250

@@ -46,19 +46,6 @@ from xla_call_module.errors import FormatError
 from xla_call_module.flags import VARIABLE, read_flags
 from xla_call_module.versions import OLDEST, RELEASES
 
-__all__ = [
-    "CheckReport",
-    "FileReport",
-    "ParameterReport",
-    "SignatureReport",
-    "StoredFile",
-    "WarmupReport",
-    "report_function",
-    "report_graph_variables",
-    "report_of",
-    "report_of_plain",
-]
-
 _MAX_OPERATIONS = 8
 
 
@@ -237,11 +224,7 @@ class FileReport:
 
 
 def report_of_plain(folder: ModelFolder) -> FileReport:
-    """Return the report of a SavedModel of which no signature is calls of modules alone.
-
-    Raises:
-        FormatError: it is damaged.
-    """
+    """Return the report of a SavedModel of which no signature is calls of modules alone."""
     graphs = served_graphs(read_proto(folder))
     if not graphs:
         raise FormatError(f"{folder.path} has no graph with the tag {SERVE_TAG!r}.")
@@ -249,11 +232,7 @@ def report_of_plain(folder: ModelFolder) -> FileReport:
 
 
 def report_of(model: SavedModel, folder: ModelFolder) -> FileReport:
-    """Return the report of a SavedModel that has been read.
-
-    Raises:
-        FormatError: a module or a warmup request is damaged.
-    """
+    """Return the report of a SavedModel that has been read."""
     default = model.default.key if model.signatures else ""
     signatures = sorted(model.signatures, key=lambda s: (s.key != default, s.key))
     cached_order = functools.cache(report_order)  # other programs' files call one module often
@@ -340,18 +319,7 @@ def report_function(
     batch_buckets: Sequence[int] = (),
     assigned: Sequence[str] = (),
 ) -> SignatureReport:
-    """Return the report of a function with its gradients, in a SavedModel or not.
-
-    Args:
-        key: the name of the function for a caller.
-        chains: for each call that it makes the call, then those of its gradients.
-        inputs: name, spec and whether the first call takes it, for each input.
-        outputs: name and spec of each output.
-        report_of_order: returns the report of a call.
-        parameters: the names of the variables that it is bound to.
-        batch_buckets: the sizes that batches are padded to.
-        assigned: the names of the variables that a call assigns.
-    """
+    """Return the report of a function with its gradients, in a SavedModel or not."""
     call = chains[0][0]
     orders = tuple(
         dataclasses.replace(report_of_order(module), call=number, order=order)

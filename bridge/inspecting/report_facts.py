@@ -18,24 +18,6 @@ if TYPE_CHECKING:
     from savedmodel.manifest import Manifest
     from xla_call_module.passes.constants import Constant
 
-__all__ = [
-    "ORDER_COLUMNS",
-    "call_title",
-    "constants_by_type",
-    "cost_facts",
-    "cost_title",
-    "file_facts",
-    "graph_facts",
-    "graph_tensor_rows",
-    "obstacle_text",
-    "operation_lines",
-    "order_cells",
-    "parameter_cells",
-    "revision_of",
-    "signature_facts",
-    "tensor_rows",
-    "writer_of",
-]
 
 ORDER_COLUMNS = ("module", "bytes", "StableHLO", "convention", "TensorFlow", "operations")
 _MAX_FUNCTIONS = 6

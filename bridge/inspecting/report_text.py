@@ -37,7 +37,6 @@ from bridge.inspecting.wording import printable, readers, size
 if TYPE_CHECKING:
     from bridge.inspecting.cost import CostReport
 
-__all__ = ["draw_sharding", "print_costs", "print_report"]
 
 _MAX_ARRAYS = 32
 

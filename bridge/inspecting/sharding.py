@@ -26,8 +26,6 @@ from xla_call_module.shardings.mesh_placement import Mesh, MeshAxis
 from xla_call_module.shardings.sharding_text import sharding_from_text
 from xla_call_module.stablehlo.modules import open_module, serialize_module
 
-__all__ = ["ArraySharding", "ShardingReport", "read_shardings"]
-
 _SHARDY_MESH = "sdy.mesh"
 # Of a larger mesh the parts of the devices are not listed.
 _MAX_DEVICES = 1 << 16

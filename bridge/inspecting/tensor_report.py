@@ -8,8 +8,6 @@ from xla_call_module.call import TensorSpec
 from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import DTYPES
 
-__all__ = ["TensorReport", "dtype_name"]
-
 _STRING = 7  # DT_STRING in tensorflow/core/framework/types.proto, which JAX has nothing like
 _DTYPE_NAMES = {**{dtype.enum: dtype.name for dtype in DTYPES}, _STRING: "string"}
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from bridge.inspecting.tensor_report import TensorReport
 from xla_call_module.dimensions import aval_text
 
-__all__ = ["aval", "counted", "printable", "readers", "size"]
-
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -38,12 +36,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def printable(text: str, *, kept: str = "") -> str:
-    """Return the text with escapes for control characters, which a terminal would obey.
-
-    Args:
-        text: any text, such as a name from a file.
-        kept: the control characters that stay.
-    """
+    """Return the text with escapes for control characters, which a terminal would obey."""
     if text.isprintable():
         return text
     return "".join(

@@ -25,15 +25,6 @@ from xla_call_module.errors import InteropError
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-__all__ = [
-    "Quantization",
-    "WrittenFile",
-    "WrittenSignature",
-    "facts_of",
-    "plain_signature",
-    "signature_text",
-    "signatures_of",
-]
 
 _MAX_SIGNATURES = 20
 
@@ -222,11 +213,7 @@ def _tensors(tensors: tuple[TensorReport, ...], separator: str) -> str:
 
 
 def signatures_of(model: SavedModel) -> tuple[WrittenSignature, ...]:
-    """Return the signatures of a SavedModel that are calls of modules, the default one first.
-
-    Raises:
-        FormatError: a module is damaged.
-    """
+    """Return the signatures of a SavedModel that are calls of modules, the default one first."""
     default = model.default.key
     ordered = sorted(model.signatures, key=lambda s: (s.key != default, s.key))
     return tuple(_signature(signature, model) for signature in ordered)
@@ -252,10 +239,6 @@ def facts_of(folder: Path | ModelFolder) -> dict[str, Any]:
     """Return the fields of the `WrittenFile` of a folder of any writer, but for its path.
 
     Signatures that are more than calls of modules are described as far as the file says.
-
-    Raises:
-        FormatError: saved_model.pb is missing or damaged.
-        OSError: a file cannot be read.
     """
     from savedmodel.read import read, read_proto, served_graphs
 

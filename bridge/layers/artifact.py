@@ -16,8 +16,6 @@ from xla_call_module.passes.asserting import with_names
 from xla_call_module.passes.pipeline import Artifact, Prepared, Target, prepare_chain
 from xla_call_module.shape_checks import ShapeCheck, argument_names
 
-__all__ = ["LayerArtifact", "LayerFunction", "LayerWeight", "StaticShape"]
-
 StaticShape = tuple[int | None, ...]
 
 
@@ -89,14 +87,7 @@ class LayerFunction:
         return self.chain[0].name
 
     def recorded(self, prepared: Prepared | None = None) -> LayerFunction:
-        """Return the function with `since` and `shape_check`, which TensorFlow needs without JAX.
-
-        Args:
-            prepared: what the pipeline says of the chain as a file has it; by default it is asked.
-
-        Raises:
-            MissingDependencyError: jaxlib, which the pipeline takes, is not installed.
-        """
+        """Return the function with `since` and `shape_check`, which TensorFlow needs."""
         if prepared is None:
             target = Target(artifact=Artifact.UNCHANGED, for_file=True)
             prepared = prepare_chain(self.chain, target)
@@ -132,14 +123,7 @@ class LayerFunction:
         return self.parameters + self.state + self.keys
 
     def bind(self, sizes: Sequence[StaticShape | None]) -> dict[str, int]:
-        """Return the dimension variables that follow from what is known of the inputs' shapes.
-
-        Args:
-            sizes: the shape of each input, as far as it is known, in the order of `specs`.
-
-        Raises:
-            StructureError: the shapes contradict what the function was exported for.
-        """
+        """Return the dimension variables that follow from what is known of the inputs' shapes."""
         own = [spec.static_shape for spec in self.specs[: self.first_input]]
         checks = self.chain[0].disabled_checks
         try:
@@ -152,11 +136,7 @@ class LayerFunction:
     def flatten_inputs(
         self, layer: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[Any]:
-        """Return the leaves of the arguments of a layer, in the order of `specs`.
-
-        Raises:
-            StructureError: they have another structure; the message has the name of the layer.
-        """
+        """Return the leaves of the arguments of a layer, in the order of `specs`."""
         return match_inputs(layer, self.inputs, args, kwargs)
 
     def unflatten_outputs(self, results: Sequence[Any]) -> Any:
@@ -164,25 +144,13 @@ class LayerFunction:
         return fill(self.outputs, results.__getitem__)
 
     def output_specs(self, inputs: Sequence[Any], make: Callable[[StaticShape, DType], Any]) -> Any:
-        """Return what `make` makes of the shape and dtype of each output, in their structure.
-
-        Args:
-            inputs: the leaves of the inputs, which have a `shape`.
-            make: a function of a shape and a dtype.
-
-        Raises:
-            StructureError: the shapes contradict what the function was exported for.
-        """
+        """Return what `make` makes of the shape and dtype of each output, in their structure."""
         shapes = self.result_shapes([tuple(leaf.shape) for leaf in inputs])
         results = self.chain[0].own_results
         return fill(self.outputs, lambda index: make(shapes[index], results[index].dtype))
 
     def output_shapes(self, layer: str, shapes: Sequence[Any]) -> Any:
-        """Return the shapes of the outputs for shapes in the structure of the inputs.
-
-        Raises:
-            StructureError: they do not fit.
-        """
+        """Return the shapes of the outputs for shapes in the structure of the inputs."""
         results = self.result_shapes(match_shapes(layer, self.inputs, shapes))
         return fill(self.outputs, results.__getitem__)
 
@@ -207,11 +175,7 @@ class LayerFunction:
         return fill(self.outputs, of_output)
 
     def result_shapes(self, sizes: Sequence[StaticShape | None]) -> list[StaticShape]:
-        """Return the shapes of the results, with None for what does not follow from the inputs.
-
-        Raises:
-            StructureError: the shapes contradict what the function was exported for.
-        """
+        """Return the shapes of the results, with None for what does not follow from the inputs."""
         symbols = self.bind(sizes)
         results = self.chain[0].own_results
         return [tuple(evaluate_shape(spec.shape or (), symbols) or ()) for spec in results]

@@ -14,8 +14,6 @@ from xla_call_module.call import TensorSpec
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 from xla_call_module.passes.constants import key_of
 
-__all__ = ["LayerComputation", "MakeRun", "Run", "check_cast"]
-
 # A function of flat tensors.
 Run = Callable[[Sequence[Any]], list[Any]]
 # Makes a `Run` of a function of a layer, with the values of its constants.
@@ -50,19 +48,7 @@ class LayerComputation:
         trees: tuple[Structure, Structure] = (NONE, NONE),
         takes_mask: bool = False,
     ) -> None:
-        """Take over functions and initial values, which are documented above.
-
-        Args:
-            weights: the variables.
-            values: their initial values.
-            artifact: the functions; None where these wait for the inputs.
-            constants: the values of the artifact's constants, as far as they are known.
-            export: a function that makes artifact and constants for inputs, whose leaves are
-                `ArgumentSpec`s.
-            shared: the weights of other layers.
-            trees: the pytrees of parameters and state, where there is no artifact yet.
-            takes_mask: whether the function that is exported has a parameter `mask`.
-        """
+        """Take over functions and initial values, which are documented above."""
         self.weights = weights
         self.shared = dict(shared or {})
         self.values = values
@@ -80,11 +66,7 @@ class LayerComputation:
 
     @property
     def artifact(self) -> LayerArtifact:
-        """The functions and variables of the layer.
-
-        Raises:
-            StructureError: the functions are not exported before the layer is called.
-        """
+        """The functions and variables of the layer."""
         if self._artifact is None:
             raise StructureError(
                 "The function of an ExportedLayer is exported when the layer is first called, "
@@ -116,21 +98,13 @@ class LayerComputation:
         return self._constants
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Export the functions for inputs, whose leaves are `ArgumentSpec`s.
-
-        Raises:
-            InteropError: they cannot be exported, or do not fit what the layer holds.
-        """
+        """Export the functions for inputs, whose leaves are `ArgumentSpec`s."""
         assert self._export is not None
         self._artifact, constants = self._export(args, kwargs)
         self._constants.update(constants)
 
     def remember(self, constant: LayerWeight, value: np.ndarray[Any, Any]) -> bool:
-        """Keep the value of a constant if it is the right one.
-
-        Returns:
-            Whether it is.
-        """
+        """Keep the value of a constant if it is the right one."""
         if constant.name not in self._constants:
             value = np.asarray(value).astype(constant.dtype.numpy, copy=False)
             if key_of(value) != constant.name:
@@ -139,12 +113,7 @@ class LayerComputation:
         return True
 
     def runner(self, make_run: MakeRun, *, training: bool) -> tuple[LayerFunction, Run]:
-        """Return the function for training or inference, and the `Run` of it.
-
-        Raises:
-            FormatError: constants have not the values that they were written with.
-            InteropError: the framework does not run it.
-        """
+        """Return the function for training or inference, and the `Run` of it."""
         function = self.artifact.function(training=training)
         key = training and self.artifact.training is not None
         if key not in self._runs:
@@ -160,16 +129,7 @@ class LayerComputation:
 
 
 def check_cast(spec: TensorSpec, dtype: str, name: str) -> None:
-    """Refuse an input of another kind than the function takes.
-
-    Args:
-        spec: the argument of the function.
-        dtype: the dtype of the input, which is cast where only the size differs.
-        name: the name of the layer.
-
-    Raises:
-        DtypeError: it is of another kind, and how to cast it is for the user to say.
-    """
+    """Refuse an input of another kind than the function takes."""
     if _kind(spec.dtype.name) != _kind(dtype):
         raise DtypeError(
             f"{spec.path} of {name} arrived as {dtype}, and the function was exported for {spec}. "

@@ -40,8 +40,6 @@ from xla_call_module.errors import (
 from xla_call_module.node import description_allowance
 from xla_call_module.shape_checks import ShapeCheck
 
-__all__ = ["decode_artifact", "encode_artifact"]
-
 _FORMAT = 1
 _WHERE = "The artifact in the config of an ExportedLayer"
 _LENGTH_BYTES = 8
@@ -51,11 +49,7 @@ _KINDS = ("dict", "list", "tuple", "namedtuple", "none")
 
 
 def encode_artifact(artifact: LayerArtifact) -> str:
-    """Return the text that `decode_artifact` reads.
-
-    Raises:
-        UnsupportedError: a function calls TensorFlow functions.
-    """
+    """Return the text that `decode_artifact` reads."""
     nodes: list[bytes] = []
     header = {
         "format": _FORMAT,
@@ -73,13 +67,7 @@ def encode_artifact(artifact: LayerArtifact) -> str:
 
 
 def decode_artifact(text: object) -> LayerArtifact:
-    """Return the artifact that `encode_artifact` wrote.
-
-    Raises:
-        FormatError: the text is damaged, or no such text.
-        VersionError: a newer version of this package wrote it.
-        InteropError: a part of it is not what this package writes.
-    """
+    """Return the artifact that `encode_artifact` wrote."""
     data = _decompress(text)
     with refusing_damage(_WHERE):
         first = int.from_bytes(data[:_LENGTH_BYTES], "little") + _LENGTH_BYTES

@@ -22,8 +22,6 @@ from bridge.loading.loaded import LoadedSignature
 from bridge.loading.loaded_model import LoadedModel
 from xla_call_module.errors import ArgumentError, StructureError, remedy_for
 
-__all__ = ["LayerArguments", "parameters_of", "read_arguments"]
-
 _TRAINING = "training"
 
 
@@ -53,18 +51,7 @@ class LayerArguments:
 def read_arguments(
     model: Any, train: Any, params: Any, trainable: Any, state_and_keys: Mapping[str, Any]
 ) -> LayerArguments:
-    """Return the functions of a layer, with parameters that files can have.
-
-    Args:
-        model: an `Exported`, a function, a module of a framework, or the path of a SavedModel.
-        train: an `Exported` or a function; with a path also the key of a signature.
-        params: a pytree of arrays, or None.
-        trainable: a prefix of `params` with bools.
-        state_and_keys: the arguments that are for functions only, by their names.
-
-    Raises:
-        InteropError: the arguments do not fit together; see `bridge.load` for a path.
-    """
+    """Return the functions of a layer, with parameters that files can have."""
     if isinstance(model, (str, os.PathLike)):
         return _read_file(model, train, params, trainable)
     if isinstance(model, (LoadedModel, LoadedSignature)):
@@ -96,9 +83,6 @@ def _with_functions(model: Any, train: Any, params: Any, trainable: Any) -> Laye
     """Return the arguments of a layer of `Exported`s or of functions.
 
     A function with a parameter `training` is both functions, unless there is one for training.
-
-    Raises:
-        ArgumentError: it is something else.
     """
     for what, function in (("The function of a layer", model), ("train", train)):
         if function is None and what == "train":
@@ -131,12 +115,7 @@ def _with_functions(model: Any, train: Any, params: Any, trainable: Any) -> Laye
 def _read_file(
     path: str | os.PathLike[str], train: Any, params: Any, trainable: Any
 ) -> LayerArguments:
-    """Return what a file has; a SavedModel its default signature and its parameters.
-
-    Raises:
-        InteropError: see `bridge.load`.
-        StructureError: there is no such signature.
-    """
+    """Return what a file has; a SavedModel its default signature and its parameters."""
     loaded = open_model(path)
     if not isinstance(loaded, LoadedModel):
         return _with_functions(loaded, train, params, trainable)

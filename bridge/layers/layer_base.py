@@ -28,8 +28,6 @@ from xla_call_module.stablehlo.unique_names import scope_names
 from xla_call_module.tracebacks import api_boundary
 from xla_call_module.versions import Release
 
-__all__ = ["PACKAGE", "InitialValues", "LayerBase", "is_training"]
-
 # The name that classes are registered under, which is in files.
 PACKAGE = "bridge"
 _CURE = "pip install jax, or load a model that was saved where it is installed"
@@ -75,14 +73,7 @@ class LayerBase:
 
     @abstractmethod
     def _make_weight(self, weight: LayerWeight, value: Any, *, name: str, is_state: bool) -> Any:
-        """Return a variable with an initial value, or with zeros where that is None.
-
-        Args:
-            weight: its path, dtype and shape.
-            value: the value.
-            name: the name that TensorFlow takes for it.
-            is_state: whether it is no parameter.
-        """
+        """Return a variable with an initial value, or with zeros where that is None."""
 
     @abstractmethod
     def _make_constant(self, constant: LayerWeight, value: Any) -> Any:
@@ -309,9 +300,6 @@ class LayerBase:
 
         The weights are those that the layer began with if it is a clone in the same process. A
         layer from a file gets the file's; until then they are zeros.
-
-        Raises:
-            FormatError: the artifact is damaged.
         """
         rest = dict(config)
         artifact = decode_artifact(rest.pop("artifact", None))
@@ -327,11 +315,7 @@ class LayerBase:
 
 
 def is_training(training: Any, layer: str) -> bool:
-    """Return whether a layer is called for training.
-
-    Raises:
-        ArgumentError: only a run of the graph would tell.
-    """
+    """Return whether a layer is called for training."""
     try:
         return bool(training)
     except TypeError as error:  # a symbolic tensor, or what JAX traces

@@ -28,8 +28,6 @@ from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import DtypeError, StructureError
 from xla_call_module.platforms import DEFAULT_PLATFORMS
 
-__all__ = ["to_computation"]
-
 _DEFAULT = "float32"
 # What a layer passes before its inputs, and by which of its options.
 _OPTIONS = {
@@ -50,21 +48,7 @@ def to_computation(
     dtypes: tuple[str, str],
     target: LayerTarget,
 ) -> LayerComputation:
-    """Return the functions of a layer, and the initial values of its variables.
-
-    Args:
-        model: an Exported, a function, or the path of a SavedModel.
-        params: a pytree of arrays or variables, or None.
-        state: a pytree of arrays or variables, or None.
-        rng: the seeds or PRNG keys, as `to_layer_state` takes them.
-        train: an Exported or a function; of a path also the key of a signature.
-        trainable: a prefix of `params` with bools.
-        dtypes: the dtype in which the layer computes, and that of its variables.
-        target: what the functions are made for.
-
-    Raises:
-        InteropError: they do not fit together, or cannot cross.
-    """
+    """Return the functions of a layer, and the initial values of its variables."""
     variables, values = _unwrapped(params)
     given = read_arguments(model, train, values, trainable, {"state": state, "rng": rng})
     _check_shared(variables, values, given.params)
@@ -112,12 +96,7 @@ def to_computation(
 def _export_both(
     given: LayerArguments, layer: LayerState, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[export.Exported, export.Exported | None]:
-    """Return the functions for inference and for training, exported for any batch size.
-
-    Raises:
-        StructureError: JAX cannot export a function for every batch size.
-        Exception: tracing a function raised it.
-    """
+    """Return the functions for inference and for training, exported for any batch size."""
     if given.training is None:
         return _export(given.inference, layer, args, kwargs), None
     training = _export(given.training, layer, args, kwargs)

@@ -26,8 +26,6 @@ from xla_call_module.errors import StructureError, VersionError
 from xla_call_module.passes.pipeline import Prepared, Target, prepare
 from xla_call_module.versions import Release, parse_release
 
-__all__ = ["LayerTarget", "to_artifact"]
-
 _FLOATS = frozenset({"bfloat16", "float16", "float32", "float64"})
 
 
@@ -63,12 +61,7 @@ def to_artifact(
     layer: LayerState,
     target: LayerTarget,
 ) -> tuple[LayerArtifact, dict[str, np.ndarray[Any, Any]]]:
-    """Return what a layer computes, and the values of its constants.
-
-    Raises:
-        VersionError: they have no form that the oldest TensorFlow that is asked for reads.
-        InteropError: the functions do not fit what the layer holds, or cannot cross.
-    """
+    """Return what a layer computes, and the values of its constants."""
     constants: dict[str, np.ndarray[Any, Any]] = {}
     variables = layer.variables()
 

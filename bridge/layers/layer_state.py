@@ -19,8 +19,6 @@ from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import ArgumentError
 
-__all__ = ["LayerState", "seed_of", "shape_of", "to_layer_state"]
-
 
 @dataclass(frozen=True, slots=True)
 class LayerState:
@@ -100,15 +98,7 @@ def _cast_leaf(leaf: Any, dtype: str) -> Any:
 
 
 def to_layer_state(params: Any, state: Any, rng: Any, trainable: Any) -> LayerState:
-    """Return the pytrees that a layer holds.
-
-    Args:
-        params: a pytree of arrays.
-        state: a pytree of arrays.
-        rng: a pytree of typed keys, of their key data, or of seeds; a single True or a generator of
-            seeds stands for one typed key.
-        trainable: a prefix of `params` with bools.
-    """
+    """Return the pytrees that a layer holds."""
     keys = None
     if rng is not None and rng is not False:
         keys = tree_util.tree_map(_to_key, rng)
@@ -124,14 +114,7 @@ def _to_key(leaf: Any) -> Any:
 
 
 def seed_of(rng: Any) -> int | None:
-    """Return the seed that a generator begins with; None for one that is chosen at random.
-
-    Args:
-        rng: the seeds or keys that `to_layer_state` takes, but no generator.
-
-    Raises:
-        ArgumentError: one is no number.
-    """
+    """Return the seed that a generator begins with; None for one that is chosen at random."""
     first, *_ = leaves = tree_util.tree_leaves(rng) or [None]
     for leaf in leaves:
         if np.asarray(to_physical(leaf)).dtype.kind not in "biu":

@@ -8,8 +8,6 @@ from typing import Any
 from savedmodel.protos.structures import Branch, Leaf, Structure
 from xla_call_module.errors import StructureError
 
-__all__ = ["describe", "fill", "match_first", "match_inputs", "match_shapes"]
-
 _MASK = "mask"
 _Children = tuple[tuple[str, Structure], ...]
 
@@ -21,9 +19,6 @@ def match_inputs(
 
     The inputs of a function of several may come as one list or tuple, as Keras passes what several
     layers return.
-
-    Raises:
-        StructureError: another structure arrived; the message says where it differs.
     """
     positional, keyword = _pair(inputs)
     separate = _separate_inputs(args, len(positional))
@@ -50,11 +45,7 @@ def match_inputs(
 
 
 def match_shapes(name: str, inputs: Structure, shapes: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Return the shapes of the inputs, of shapes as `compute_output_shape` takes them.
-
-    Raises:
-        StructureError: another structure arrived.
-    """
+    """Return the shapes of the inputs, of shapes as `compute_output_shape` takes them."""
     positional, _ = _pair(inputs)
     if len(shapes) == 1 and len(positional) > 1 and not _is_shape(shapes[0]):
         shapes = _separate_inputs(shapes, len(positional))
@@ -70,11 +61,7 @@ def match_shapes(name: str, inputs: Structure, shapes: Sequence[Any]) -> list[tu
 
 
 def match_first(name: str, inputs: Structure, value: Any) -> list[tuple[int, Any]]:
-    """Return the leaves of the first argument, which may be a list of all, with their indices.
-
-    Raises:
-        StructureError: it has another structure.
-    """
+    """Return the leaves of the first argument, which may be a list of all, with their indices."""
     positional, _ = _pair(inputs)
     values = _separate_inputs((value,), len(positional))
     leaves: list[tuple[int, Any]] = []

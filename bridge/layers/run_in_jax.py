@@ -15,15 +15,9 @@ from bridge.layers.computation import Run
 from bridge.loading.calling import call_flat
 from bridge.loading.restore import restore
 
-__all__ = ["to_jax"]
-
 
 def to_jax(function: LayerFunction, constants: Mapping[str, np.ndarray[Any, Any]]) -> Run:
-    """Return a function of flat arrays, which can be traced and differentiated.
-
-    Raises:
-        InteropError: the chain is damaged, or a newer JAX wrote it.
-    """
+    """Return a function of flat arrays, which can be traced and differentiated."""
     exported = restore(function.chain, constants.__getitem__)
     call = call_flat(exported, name=function.name)
     dtypes = [spec.dtype.numpy for spec in function.specs]

@@ -14,16 +14,9 @@ from bridge.layers.artifact import LayerFunction
 from bridge.layers.computation import Run
 from xla_call_module._tf import imported_release
 
-__all__ = ["read_variables", "to_tensorflow"]
-
 
 def to_tensorflow(function: LayerFunction, constants: Mapping[str, np.ndarray[Any, Any]]) -> Run:
-    """Return a function of flat tensors and variables, which runs eagerly and in graphs.
-
-    Raises:
-        VersionError: the imported TensorFlow does not read the computation.
-        MissingDependencyError: it needs another form of the computation, and there is no jaxlib.
-    """
+    """Return a function of flat tensors and variables, which runs eagerly and in graphs."""
     orders = len(function.chain) - 1
     options = GradientOptions(
         ChainOptions(  # the first two were done for the chain

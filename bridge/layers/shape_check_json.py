@@ -23,8 +23,6 @@ from xla_call_module.shape_checks import (
     Step,
 )
 
-__all__ = ["decode_call", "decode_shape_check", "encode_call", "encode_shape_check"]
-
 _WHERE = "A shape check of an ExportedLayer"
 # The dtypes of scalars, with the first number that is too large for each.
 _TOO_LARGE = {"bool": 2, "int32": 1 << 31, "int64": 1 << 63}
@@ -39,12 +37,7 @@ def encode_call(call: CallModule) -> bytes:
 
 
 def decode_call(data: bytes, allowance: Allowance) -> CallModule:
-    """Return the call that `encode_call` wrote.
-
-    Raises:
-        FormatError: the bytes are no node.
-        InteropError: the node is not what this package writes.
-    """
+    """Return the call that `encode_call` wrote."""
     node = NodeDef()
     try:
         node.ParseFromString(data)
@@ -63,15 +56,7 @@ def encode_shape_check(check: ShapeCheck) -> dict[str, Any]:
 
 
 def decode_shape_check(fields: Mapping[str, Any], allowance: Allowance) -> ShapeCheck:
-    """Return the check that `encode_shape_check` wrote.
-
-    Args:
-        fields: the JSON object.
-        allowance: what descriptions of calls may still take.
-
-    Raises:
-        FormatError: it takes what is not there, or has an operation that no check has.
-    """
+    """Return the check that `encode_shape_check` wrote."""
     call = decode_call(base64.b64decode(fields["node"], validate=True), allowance)
     steps = tuple(map(_decode_step, fields["steps"]))
     kept = tuple(map(operator.index, fields["kept"]))

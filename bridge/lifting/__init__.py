@@ -45,5 +45,3 @@ which ONNX shares.
 """
 
 from __future__ import annotations
-
-__all__ = ()

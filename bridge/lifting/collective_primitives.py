@@ -27,8 +27,6 @@ from xla_call_module._jax import ir
 from xla_call_module.shardings.mesh_placement import Mesh
 from xla_call_module.stablehlo.combiners import block_dtypes, combiner_of
 
-__all__ = ["RULES"]
-
 _GROUPS = "replica_groups"
 # JAX 0.12 names the axes themselves.
 _NAMED_GROUPS = "replica_group_mesh_axes"

@@ -29,18 +29,11 @@ from xla_call_module.stablehlo.constant_evaluation import MAX_EVALUATED, RULES, 
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import tensor_type
 
-__all__ = ["fold"]
-
 Array = np.ndarray[Any, Any]
 
 
 def fold(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
-    """Return the result of an operation whose operands are known; None if it is to be computed.
-
-    Args:
-        raw: the operation, as MLIR has it.
-        operands: its operands.
-    """
+    """Return the result of an operation whose operands are known; None if it is to be computed."""
     if raw.name not in RULES or not operands:
         return None
     if isinstance(operands[0], DeviceNumber):

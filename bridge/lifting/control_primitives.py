@@ -13,8 +13,6 @@ from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, Lifti
 from bridge.lifting.loops import lift_while
 from bridge.lifting.platform_branches import common_branch
 
-__all__ = ["RULES"]
-
 _Branch = Callable[..., tuple[Any, ...]]
 
 

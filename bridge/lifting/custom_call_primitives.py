@@ -13,8 +13,6 @@ from bridge.lifting.sorting_primitives import top_k
 from xla_call_module.errors import StructureError
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = ["COMPOSITES", "CUSTOM_CALLS", "WITHOUT_ASSERTIONS"]
-
 
 def _shape_assertion(op: LiftedOperation) -> Any:
     """Check an assertion of sizes, which are known while JAX traces."""

@@ -19,8 +19,6 @@ from xla_call_module.stablehlo.combiners import complex_extreme
 from xla_call_module.stablehlo.elements import BROADCASTS, element_dtype, repeated_number
 from xla_call_module.stablehlo.modules import tensor_type
 
-__all__ = ["COMPARISONS", "RULES", "in_bytes", "narrow_bits", "negative_power", "total_order"]
-
 # The functions of `jax.lax` that JAX lowers to one operation of StableHLO each.
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "and": lax.bitwise_and,

@@ -15,8 +15,6 @@ from jax import lax
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = ["CUSTOM_CALLS"]
-
 # The places of fields in the tables of transforms of static shapes, and of dynamic ones.
 _STATIC = {"kind": 1, "axes": 5, "forward": 6}
 _DYNAMIC = {"kind": 2, "axes": 3, "forward": 4}

@@ -24,8 +24,6 @@ from xla_call_module.errors import UnsupportedError
 from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.constant_evaluation import ConstantValues, evaluate
 
-__all__ = ["HouseholderFactors", "HouseholderScales", "MatrixFactors", "factorize"]
-
 Array = np.ndarray[Any, Any]
 
 # Elements of a mask up to which it is computed to see which triangle it is of.
@@ -51,11 +49,7 @@ class MatrixFactors:
     order: Any = None
 
     def packed(self) -> tuple[Any, Any]:
-        """Return R and the Householder vectors in one matrix, and the scales of the vectors.
-
-        Raises:
-            UnsupportedError: columns are pivoted, for which JAX has no public function.
-        """
+        """Return R and the Householder vectors in one matrix, and the scales of the vectors."""
         if self.order is not None:
             raise UnsupportedError(
                 "The Householder vectors of a pivoted QR are used by themselves, and JAX has no "
@@ -72,13 +66,7 @@ class MatrixFactors:
 
 
 def factorize(matrix: Any, *, full: bool, pivoting: bool) -> MatrixFactors:
-    """Return the factors of a matrix by `lax.linalg.qr`.
-
-    Args:
-        matrix: a matrix `[..., m, n]`, or a batch of them.
-        full: whether Q is `[..., m, m]`, or `[..., m, min(m, n)]`.
-        pivoting: whether columns are exchanged.
-    """
+    """Return the factors of a matrix by `lax.linalg.qr`."""
     if pivoting:
         return MatrixFactors(
             matrix, full, *lax.linalg.qr(matrix, full_matrices=full, pivoting=True)

@@ -16,8 +16,6 @@ from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, Lifti
 from xla_call_module.stablehlo.combiners import combiner_of, complex_combiner_of
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
-__all__ = ["RULES", "SCATTERS", "SCATTERS_OF_BOOLS"]
-
 
 def _vectors(places: SlicePlaces, indices: Any) -> Any:
     """Return the indices with their vectors along the last dimension, as JAX has them."""

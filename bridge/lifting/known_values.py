@@ -25,22 +25,6 @@ from jax import export, lax
 from xla_call_module.errors import StructureError, UnsupportedError
 from xla_call_module.stablehlo.constant_evaluation import repeated_element
 
-__all__ = [
-    "TOKEN",
-    "DeviceNumber",
-    "Dimension",
-    "LiftedValue",
-    "PlatformChoice",
-    "SizeArray",
-    "StructuredArray",
-    "Token",
-    "as_array",
-    "dimensions_of",
-    "is_known",
-    "of_dimensions",
-    "resolved",
-]
-
 # An integer, or an expression of `jax.export.symbolic_shape`.
 Dimension = Any
 # An array of JAX, a numpy array, or one of the classes of this file.
@@ -109,12 +93,7 @@ class StructuredArray(abc.ABC):
         """Return it as an array, for operations that make no use of what is known."""
 
     def after(self, raw: Any, operands: Sequence[Any]) -> Any:
-        """Return the result of an operation on it that makes use of what is known; None if not.
-
-        Args:
-            raw: the operation, as MLIR has it.
-            operands: its operands, this one among them.
-        """
+        """Return the result of an operation on it that makes use of what is known; None if not."""
         del raw, operands
 
 
@@ -142,11 +121,7 @@ def dimensions_of(value: LiftedValue) -> tuple[Dimension, ...] | None:
 
 
 def as_array(value: LiftedValue) -> Any:
-    """Return a value as JAX's operations take it.
-
-    Raises:
-        StructureError: it is none, such as a token, or the number of the platform.
-    """
+    """Return a value as JAX's operations take it."""
     if isinstance(value, StructuredArray):
         return value.array()
     if isinstance(value, SizeArray):

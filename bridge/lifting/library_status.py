@@ -11,8 +11,6 @@ from bridge.lifting.lifted_operation import LiftedOperation
 from xla_call_module.stablehlo.attributes import comparison_direction
 from xla_call_module.stablehlo.elements import read_elements
 
-__all__ = ["LibraryByproduct", "LibraryStatus", "is_zero"]
-
 _BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
 
 
@@ -34,11 +32,7 @@ class LibraryByproduct(StructuredArray):
         return self.op.types[self.index].shape
 
     def array(self) -> Any:
-        """Refuse it.
-
-        Raises:
-            UnsupportedError: always.
-        """
+        """Refuse it."""
         self.op.refuse(
             f"its result {self.index} is used, which JAX's own function of it does not return",
             "export a function that uses the results of jax.lax.linalg only",

@@ -31,25 +31,13 @@ from xla_call_module.stablehlo.serialized_shardings import import_shardings_into
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, Mesh
 
-__all__ = ["dtypes_of", "lift_call"]
-
 
 def lift_call(
     call: CallModule,
     mesh: Mesh | AbstractMesh | None = None,
     table: LiftingTable = JAX_TABLE,
 ) -> Callable[..., tuple[Any, ...]]:
-    """Return the function of a call's operands that JAX traces operation by operation.
-
-    Args:
-        call: the call.
-        mesh: the mesh that shardings and manual computations are for; None for none.
-        table: the rules by which operations become those of JAX.
-
-    Returns:
-        The function: an array for each of `call.operands`, to a tuple of its results. JAX traces it
-        once for each kind of arguments, and writes it out where it is called.
-    """
+    """Return the function of a call's operands that JAX traces operation by operation."""
 
     def lifted(*operands: Any) -> tuple[Any, ...]:
         arguments = [*_platform_index(call), *operands]

@@ -29,8 +29,6 @@ from xla_call_module.stablehlo.walking import describe_operation
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, Mesh
 
-__all__ = ["LiftedOperation", "LiftedRegion", "LiftingRule", "single"]
-
 
 @dataclass(frozen=True, slots=True)
 class LiftedRegion:
@@ -119,11 +117,7 @@ class LiftedOperation(Attributes):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the first result, which has no dynamic sizes.
-
-        Raises:
-            UnsupportedError: it has one, which nothing says.
-        """
+        """The shape of the first result, which has no dynamic sizes."""
         shape = self.types[0].shape
         if None in shape:
             self.refuse("its result has an unknown size")
@@ -135,11 +129,7 @@ class LiftedOperation(Attributes):
         return tuple(block_dtypes(self.regions[0].block))
 
     def dimensions(self, index: int) -> tuple[Dimension, ...]:
-        """Return an operand that says sizes, one for each element.
-
-        Raises:
-            UnsupportedError: it is computed of arrays, so that it is unknown while JAX traces.
-        """
+        """Return an operand that says sizes, one for each element."""
         known = dimensions_of(self.operands[index])
         if known is None:
             self.refuse(
@@ -149,26 +139,14 @@ class LiftedOperation(Attributes):
         return known
 
     def constant(self, index: int) -> np.ndarray[Any, Any]:
-        """Return an operand that must be known.
-
-        Raises:
-            UnsupportedError: it is computed of arrays.
-        """
+        """Return an operand that must be known."""
         value = self.operands[index]
         if not isinstance(value, np.ndarray):
             self.refuse(f"its operand {index} is computed, and JAX takes a constant here")
         return value
 
     def refuse(self, reason: str, cure: str = "") -> NoReturn:
-        """Refuse the operation, since JAX cannot express it.
-
-        Args:
-            reason: why, as the end of a sentence.
-            cure: what the user can do instead, as a sentence's end.
-
-        Raises:
-            UnsupportedError: always.
-        """
+        """Refuse the operation, since JAX cannot express it."""
         remedy = cure or "call the artifact as it is, by bridge.load or Exported.call"
         raise UnsupportedError(f"{describe_operation(self.raw)}: {reason}. To do: {remedy}.")
 

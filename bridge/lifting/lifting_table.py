@@ -27,8 +27,6 @@ from bridge.lifting import (
 from bridge.lifting.known_values import LiftedValue, as_array
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 
-__all__ = ["JAX_TABLE", "ROWS_TABLE", "TENSORFLOW_TABLE", "LiftingTable"]
-
 
 @dataclass(frozen=True, slots=True)
 class LiftingTable:

@@ -28,8 +28,6 @@ from xla_call_module.linalg.library_calls import (
 )
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = ["CUSTOM_CALLS", "RULES"]
-
 _Options = Mapping[str, int]
 _Results = Sequence[LiftedValue | None]
 _Compute = Callable[..., _Results]

@@ -23,21 +23,13 @@ from bridge.core._jax import bind_equation
 from bridge.lifting.known_values import LiftedValue, Token, as_array
 from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion
 
-__all__ = ["lift_while"]
-
 Atom = Any  # a variable or a literal of a jaxpr
 
 
 def lift_while(
     op: LiftedOperation, condition: LiftedRegion, body: LiftedRegion
 ) -> list[LiftedValue]:
-    """Return the results of a loop.
-
-    Args:
-        op: the loop.
-        condition: whether it goes on, of the carried values.
-        body: one step, from the carried values to the next ones.
-    """
+    """Return the results of a loop."""
     *_, returned = body.block
     arguments, results = list(body.block.arguments), list(returned.operands)
     # What every step passes on as it is; the loop sees it from outside.
@@ -315,13 +307,7 @@ class _Scan:
         return uses
 
     def _place(self, indices: Sequence[Atom], sizes: Sequence[int], whole: Any) -> _Line | None:
-        """Return where along the first dimension a row of an array is, if it is one in each step.
-
-        Args:
-            indices: where the slice begins.
-            sizes: its sizes.
-            whole: the shape of the array.
-        """
+        """Return where along the first dimension a row is, if each step reads one."""
         if not sizes or sizes[0] != 1 or tuple(sizes[1:]) != tuple(whole[1:]):
             return None
         first = indices[0]
@@ -418,12 +404,7 @@ class _Scan:
         return lax.dynamic_update_slice_in_dim(start, rows, least, 0)
 
     def _evaluate(self, given: Mapping[int, Any], rows: Mapping[Any, Any]) -> Callable[[Atom], Any]:
-        """Compute the equations of one step, and return what looks up a variable.
-
-        Args:
-            given: the carried values by their places.
-            rows: the rows that are read, by the variables they are.
-        """
+        """Compute the equations of one step, and return what looks up a variable."""
         values: dict[Any, Any] = dict(self._constants)
         values.update((self._jaxpr.invars[number], value) for number, value in given.items())
         values.update((taken, rows[eqn.invars[0]]) for taken, eqn in self._taken.items())

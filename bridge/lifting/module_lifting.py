@@ -46,7 +46,6 @@ from xla_call_module.stablehlo.walking import (
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, Mesh
 
-__all__ = ["walk_module"]
 
 _Values = ChainMap[Any, LiftedValue]
 
@@ -65,17 +64,7 @@ def walk_module(
     *,
     table: LiftingTable = JAX_TABLE,
 ) -> list[Any]:
-    """Return the results of the public function of a parsed module, as JAX's operations trace it.
-
-    Args:
-        module: the parsed module.
-        arguments: the arguments of `main`, the platform index among them.
-        mesh: the mesh that shardings and manual computations are for; None for none.
-        table: the rules by which operations become those of JAX.
-
-    Raises:
-        InteropError: an operation that JAX cannot express; the message names it and its place.
-    """
+    """Trace the public function of a parsed module with JAX's operations."""
     lifting = _Lifting(module, mesh, table)
     return list(map(table.to_array, lifting.call(symbol_name(find_main(module)), arguments)))
 

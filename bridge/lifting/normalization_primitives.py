@@ -11,8 +11,6 @@ from jax import lax
 
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 
-__all__ = ["RULES"]
-
 _EPSILON = re.compile(r"[^ :]+")
 
 

@@ -14,8 +14,6 @@ from bridge.lifting.lifted_operation import LiftedRegion
 from xla_call_module.linalg.library_calls import library_routine
 from xla_call_module.stablehlo.operation_locations import describe_primitive
 
-__all__ = ["common_branch"]
-
 # The primitive of JAX for each routine; `geqrf`, `geqp3` and `ormqr` have their own names.
 _PRIMITIVES: Mapping[str, str] = {
     "gees": "schur", "geev": "eig", "gehrd": "hessenberg", "gesdd": "svd", "gesvd": "svd",
@@ -35,12 +33,7 @@ _AROUND_CALLS = frozenset({
 
 
 def common_branch(raw: Any, branches: Mapping[str, LiftedRegion]) -> LiftedRegion | None:
-    """Return the branch that JAX lowers for all platforms to all of them; None if there is none.
-
-    Args:
-        raw: the `case`, as MLIR has it.
-        branches: the branch of each platform.
-    """
+    """Return the branch that JAX lowers for all platforms to all of them; None if there is none."""
     forms = [_form(region.block, {}) for region in branches.values()]
     if all(form == forms[0] for form in forms):
         return next(iter(branches.values()))

@@ -12,8 +12,6 @@ from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
 from xla_call_module.stablehlo.walking import CONVOLUTION_ATTRIBUTES
 
-__all__ = ["RULES"]
-
 _PRECISION = re.compile(r"#stablehlo<precision (\w+)>")
 _ALGORITHM = re.compile(r"(\w+) = ([\w.]+)")
 _FFT = re.compile(r"fft_type (\w+)")

@@ -21,8 +21,6 @@ from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = ["CUSTOM_CALLS", "MAPPED_CUSTOM_CALLS", "MAPPED_RULES", "RULES"]
-
 # The forms of a state that JAX's generator takes.
 _STATES = (((2,), "uint64"), ((4,), "uint32"))
 

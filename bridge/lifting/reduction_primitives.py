@@ -23,17 +23,6 @@ from xla_call_module.stablehlo.combiners import (
     identity_of,
 )
 
-__all__ = [
-    "REDUCERS",
-    "RULES",
-    "begin_with",
-    "counts_along",
-    "fold_pairwise",
-    "is_idempotent",
-    "is_identity",
-    "reducer_of",
-]
-
 # The functions by which `jax.lax` knows reductions that have primitives, with derivatives.
 REDUCERS: Mapping[str, Callable[..., Any]] = {
     "add": lax.add,
@@ -155,13 +144,6 @@ def begin_with(
 
     StableHLO leaves open how often such a number is taken in, and XLA for CPUs takes it in once for
     each part of a long dimension, so the reduction has to be the operation that the module has.
-
-    Args:
-        compute: the reduction as one operation, of the array and the number. JAX neither maps it
-            over numbers nor has the derivatives of all of them.
-        known: the reduction in two operations, which JAX maps and differentiates.
-        value: the array.
-        start: the number.
     """
     if isinstance(start, np.ndarray):
         return with_derivative(lambda x: known(x, start), lambda x: compute(x, start))(value)

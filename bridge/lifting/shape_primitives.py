@@ -19,8 +19,6 @@ from bridge.lifting.known_values import (
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.elements import read_elements
 
-__all__ = ["RULES"]
-
 
 def _constant(op: LiftedOperation) -> LiftedValue:
     return read_elements(op.raw)

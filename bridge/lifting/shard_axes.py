@@ -27,18 +27,6 @@ from xla_call_module.shardings.shardy import mesh_from_shardy
 from xla_call_module.stablehlo.attributes import symbol_name
 from xla_call_module.stablehlo.serialized_shardings import shardy_meshes
 
-__all__ = [
-    "JaxMesh",
-    "ShardAxis",
-    "manual_axes_at_hand",
-    "mesh_at_hand",
-    "mesh_of_context",
-    "meshes_of_module",
-    "scope_of",
-    "shard_axes",
-    "with_common_sizes",
-]
-
 JaxMesh = jax.sharding.Mesh | AbstractMesh
 
 
@@ -91,15 +79,7 @@ def meshes_of_module(operation: Any) -> dict[str, Mesh]:
 
 
 def mesh_at_hand(mesh: JaxMesh | None, exported: Mesh) -> JaxMesh:
-    """Return the mesh that a part of a module runs on, without devices where these are unknown.
-
-    Args:
-        mesh: the mesh that the caller gave; None for none.
-        exported: the mesh that the part was exported for.
-
-    Raises:
-        ShardingError: it lacks axes.
-    """
+    """Return the mesh that a part of a module runs on, without devices where these are unknown."""
     concrete = mesh_of_context() or _automatic(mesh or mesh_to_jax(exported))
     missing = exported.shape.keys() - set(map(str, concrete.axis_names))
     if missing:
@@ -126,11 +106,7 @@ def _automatic(mesh: JaxMesh) -> JaxMesh:
 
 
 def manual_axes_at_hand(exported: Mesh) -> dict[str, ShardAxis]:
-    """Return the axes along which shards compute alone where JAX now traces, by their names.
-
-    Args:
-        exported: the mesh of the export.
-    """
+    """Return the axes along which shards compute alone where JAX now traces, by their names."""
     context = jax.sharding.get_abstract_mesh()
     pairs = zip(context.axis_names, context.axis_types, strict=True)
     manual = {str(name) for name, kind in pairs if kind == AxisType.Manual}
@@ -154,14 +130,7 @@ def _size_of_mapped(name: str) -> int | None:
 
 
 def shard_axes(exported: Mesh, mesh: JaxMesh, names: Iterable[str]) -> dict[str, ShardAxis]:
-    """Return some axes of the mesh of an export, by their names, in the order of that mesh.
-
-    Args:
-        exported: the mesh of the export.
-        mesh: the mesh at hand. Along an axis that does not divide that of the export each device
-            computes all shards.
-        names: the names of the axes.
-    """
+    """Return some axes of the mesh of an export, by their names, in the order of that mesh."""
     wanted = frozenset(names)
     axes = {}
     for axis in exported.axes:
@@ -187,11 +156,7 @@ def with_common_sizes(mesh: jax.sharding.Mesh, exported: Mesh) -> jax.sharding.M
 
 
 def scope_of(op: LiftedOperation) -> tuple[Mesh, Mapping[str, ShardAxis]]:
-    """Return the mesh of the export that an operation of a manual computation is about.
-
-    Returns:
-        The mesh, and its axes along which each shard computes alone.
-    """
+    """Return the mesh of the export that an operation of a manual computation is about."""
     meshes = dict.fromkeys(meshes_of_module(op.raw).values())
     candidates = [(mesh, axes) for mesh in meshes if (axes := manual_axes_at_hand(mesh))]
     if len(candidates) == 1:

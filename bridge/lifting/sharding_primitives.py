@@ -46,30 +46,13 @@ from xla_call_module.stablehlo.attributes import value_attributes
 from xla_call_module.stablehlo.operation_locations import describe_location
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = [
-    "CUSTOM_CALLS",
-    "RULES",
-    "constrain_values",
-    "with_automatic_axes",
-]
-
 _SHARDY, _GSPMD = "sdy.sharding", "mhlo.sharding"
 # Dimensions of which a constraint without names says nothing.
 _OPEN_DIMS = re.compile(r"unspecified_dims=\[(\d[\d,]*)\]")
 
 
 def _constrain(value: LiftedValue, placement: Placement, mesh: JaxMesh | None) -> LiftedValue:
-    """Return a value that lies on a mesh as a placement says; numbers that are known lie nowhere.
-
-    Args:
-        value: the value.
-        placement: how it lies on the mesh of the export.
-        mesh: the mesh that the caller gave; None for none.
-
-    Raises:
-        ShardingError: the mesh lacks axes.
-        UnsupportedError: the value would be a summand of what it stands for.
-    """
+    """Return a value with a placement on a mesh; known numbers have none."""
     if placement.unreduced:
         raise UnsupportedError(
             f"An array is unreduced along {', '.join(placement.unreduced)}: each device has a "
@@ -127,14 +110,7 @@ def with_automatic_axes(
 def constrain_values(
     function: Any, key: str, values: Sequence[LiftedValue], mesh: JaxMesh | None
 ) -> list[LiftedValue]:
-    """Return the arguments or the results of a function as its signature says that they lie.
-
-    Args:
-        function: the function.
-        key: `arg_attrs` or `res_attrs`.
-        values: its arguments, or its results.
-        mesh: the mesh that the caller gave; None for none.
-    """
+    """Return the arguments or the results of a function as its signature says that they lie."""
     meshes = meshes_of_module(function)
     made = []
     for value, attributes in zip(values, value_attributes(function, key), strict=True):
@@ -168,11 +144,7 @@ def _constrain_unnamed(
 
 
 def _mesh_without_names(operation: Any, sharding: Sharding, mesh: JaxMesh | None) -> JaxMesh:
-    """Return the mesh at hand, whose axes are the names that a sharding lacks.
-
-    Raises:
-        ShardingError: it has another number of devices, or there is none.
-    """
+    """Return the mesh at hand, whose axes are the names that a sharding lacks."""
     here = mesh_of_context() or mesh
     if here is None or sharding.num_devices not in (None, here.size):
         raise ShardingError(
@@ -236,11 +208,7 @@ class _ShardedValue:
         return lax.reshape(lax.transpose(array, np.argsort(order)), size)
 
     def take(self, array: Any) -> Any:
-        """Return a result of all shards of a device: where they do not differ, that of the first.
-
-        Args:
-            array: the result, with a dimension in front for each of `mapped`.
-        """
+        """Return the result of all shards of a device: of equal ones the first."""
         own = self.own
         for place, axis in reversed(list(enumerate(self.mapped))):
             if axis not in own:
@@ -322,17 +290,7 @@ def _run(
     mesh: JaxMesh,
     names: frozenset[str],
 ) -> list[LiftedValue]:
-    """Return the results of a manual computation.
-
-    Args:
-        op: the operation.
-        operands: how its operands are split.
-        results: how its results are split.
-        mapped: the axes of which each device has several shards.
-        mesh: the mesh that it runs on.
-        names: the axes of this mesh along which each device computes alone; none if all compute
-            the same.
-    """
+    """Return the results of a manual computation."""
     (region,) = op.regions
     passed = [is_known(v) and not any(o.dims) for v, o in zip(op.operands, operands, strict=True)]
     tokens = ["token" in str(result.type) for result in op.raw.results]

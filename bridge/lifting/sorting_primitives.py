@@ -18,15 +18,6 @@ from xla_call_module.stablehlo.attributes import comparison_direction, dictionar
 from xla_call_module.stablehlo.sort_keys import SortKey, sort_keys_of
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = [
-    "CUSTOM_CALLS",
-    "RULES",
-    "approximation_settings",
-    "compared_direction",
-    "ranks_of",
-    "top_k",
-]
-
 # How many elements of all rows together are each compared with each of their row.
 MAX_COMPARISONS = 1 << 24
 

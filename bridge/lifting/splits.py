@@ -20,8 +20,6 @@ from bridge.lifting.known_values import Dimension, LiftedValue, dimensions_of
 from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.constant_evaluation import ConstantValues
 
-__all__ = ["slices_in", "split_of"]
-
 _SLICES = ("stablehlo.real_dynamic_slice", "stablehlo.slice")
 # Operations that compute the bounds of a slice which comes later in its block.
 _MAX_DEPTH = 8
@@ -55,17 +53,7 @@ def split_of(
     values: ChainMap[Any, LiftedValue],
     around: Container[Any],
 ) -> dict[Any, LiftedValue]:
-    """Return the results of the slices of one array that are the parts of it.
-
-    Args:
-        raw: the first slice.
-        array: what it is a slice of.
-        values: the values that are known there, by MLIR's.
-        around: the slices of its block.
-
-    Returns:
-        The part that each slice of this array is; None for one that is computed alone.
-    """
+    """Return the results of the slices of one array that are the parts of it."""
     users = (use.owner.operation for use in raw.operands[0].uses)
     slices = [user for user in users if user in around]
     made: dict[Any, LiftedValue] = dict.fromkeys(slices)

@@ -30,8 +30,6 @@ from xla_call_module.stablehlo.constant_evaluation import compute
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import tensor_type
 
-__all__ = ["UncertainSize", "with_size"]
-
 Array = np.ndarray[Any, Any]
 
 # Operations of each element that lead from such a value to the next one.
@@ -117,13 +115,7 @@ class UncertainSize(StructuredArray):
 
 
 def with_size(raw: Any, operands: Sequence[LiftedValue], traced: Any) -> UncertainSize | None:
-    """Return the result of an operation with how it follows from a size; None if it does not.
-
-    Args:
-        raw: the operation, as MLIR has it.
-        operands: its operands.
-        traced: its result as JAX computes it.
-    """
+    """Return the result of an operation with how it follows from a size; None if it does not."""
     if not any(isinstance(operand, (SizeArray, UncertainSize)) for operand in operands):
         return None
     name, type_ = raw.name.removeprefix("stablehlo."), tensor_type(str(raw.results[0].type))

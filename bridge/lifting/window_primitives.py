@@ -27,8 +27,6 @@ from xla_call_module.stablehlo.attributes import comparison_direction
 from xla_call_module.stablehlo.combiners import combiner_of, identity_of
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES, WINDOW_ATTRIBUTES
 
-__all__ = ["CUSTOM_CALLS", "RULES", "WindowPlaces", "computed_windows_of", "windows_of"]
-
 # How many elements of a window are combined one after another where it is differentiated.
 MAX_WINDOW = 1024
 

@@ -19,5 +19,3 @@ for `bridge.inspect` what is in a file.
 """
 
 from __future__ import annotations
-
-__all__ = ()

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from bridge.sources.bound_call import BoundCall
     from bridge.verifying.comparison import Tolerance
 
-__all__ = ["save_litert", "to_litert"]
 
 QuantizeKind = Literal["dynamic_int8", "float16", "int8"]
 Calibration = str | os.PathLike[str] | Iterable[Any] | Mapping[str, Iterable[Any]]
@@ -141,12 +140,7 @@ def _made(
     quantize: QuantizeKind | None,
     calibration: Calibration | None,
 ) -> tuple[bytes, Quantization | None]:
-    """Return the model, and what its quantization costs.
-
-    Raises:
-        StructureError: there is a tolerance, and nothing is verified.
-        UnsupportedError: the model computes something else than JAX.
-    """
+    """Return the model, and what its quantization costs."""
     from bridge.litert.first_difference import first_difference
     from bridge.litert.litert_model import make_model
     from bridge.litert.quantization import check_quantize, quantized

@@ -12,8 +12,6 @@ from bridge.litert.worker_process import LiteRTProcess, ProcessDeath, check_inst
 from xla_call_module.errors import UnsupportedError
 from xla_call_module.tracebacks import is_internal_file
 
-__all__ = ["SignatureModule", "convert"]
-
 _MAX_MESSAGE = 1000  # characters
 _NUMBER = re.compile(r"/@(\d+)")
 _FRAME = re.compile(r'"((?:[^"\\]|\\.)+)":(\d+)(?::\d+)?')
@@ -58,18 +56,7 @@ def convert(
     process: LiteRTProcess | None = None,
     places: Sequence[str] = (),
 ) -> bytes:
-    """Return a LiteRT model with a signature for each module, which share their constants.
-
-    Args:
-        modules: the modules, whose signatures have different names.
-        process: the process that converts them; by default one that ends afterwards.
-        places: the operations that the modules were made of, by the numbers that stand as `@3` in
-            the names of locations.
-
-    Raises:
-        MissingDependencyError: litert-converter or ai-edge-litert is not installed.
-        UnsupportedError: an operation cannot be converted.
-    """
+    """Return a LiteRT model with a signature for each module, which share their constants."""
     check_installed("bridge.to_litert")
     names = [module.names() for module in modules]
     with nullcontext(process) if process is not None else LiteRTProcess() as at_work:

@@ -30,8 +30,6 @@ from xla_call_module.stablehlo.modules import (
 )
 from xla_call_module.stablehlo.operation_locations import describe_location
 
-__all__ = ["first_difference"]
-
 _DTYPES = {dtype.mlir: dtype for dtype in DTYPES}
 
 
@@ -46,12 +44,6 @@ def first_difference(
 
     It is empty where every beginning of the module agrees, and for modules of symbolic sizes.
     Variables have their first values.
-
-    Args:
-        bound: the call of a signature whose model differs from JAX.
-        trial: a trial that shows it.
-        process: the process that converts and runs models.
-        tolerance: the allowed difference; by default the one of `bridge.verify`.
     """
     if bound.call.symbols:
         return ""

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from xla_call_module.call import TensorSpec
     from xla_call_module.dtypes import Array
 
-__all__ = ["LITERT"]
 
 _SUFFIX = ".tflite"
 _IDENTIFIER = b"TFL3"  # https://flatbuffers.dev/schema: after the offset of the root table

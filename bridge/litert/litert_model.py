@@ -30,8 +30,6 @@ from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError
 
-__all__ = ["State", "bind_signatures", "make_model", "written_signature"]
-
 State = Literal["variables", "arguments"]
 
 # The name of what is a variable, until it is one.
@@ -58,23 +56,7 @@ def bind_signatures(
     updates: Any = None,
     state: State = "variables",
 ) -> dict[str, BoundCall]:
-    """Return the call of each signature, bound to its parameters.
-
-    Args:
-        model: as for `bridge.to_litert`.
-        signatures: those of a file or a mapping that are taken, or the name for a single function.
-        params: as for `bridge.to_litert`.
-        args: the same.
-        platform: the same.
-        order: how often each is differentiated first.
-        inputs: names, as for `bridge.save`.
-        outputs: the same.
-        updates: where new parameters stand in what functions return, as for `bridge.save`.
-        state: whether what is assigned is variables of the model, or inputs and outputs.
-
-    Raises:
-        InteropError: a source is none of those that there are, or there is no such signature.
-    """
+    """Return the call of each signature, bound to its parameters."""
     if state not in get_args(State):
         raise StructureError(
             f"state is {state!r}; expected {' or '.join(map(repr, get_args(State)))}. To do: pass "
@@ -117,11 +99,7 @@ def bind_signatures(
 
 
 def _variables_of(known: Collection[Source]) -> set[str]:
-    """Return the names of the variables that some functions assign.
-
-    Raises:
-        StructureError: the variables of several files are among them.
-    """
+    """Return the names of the variables that some functions assign."""
     names = {one.variables[index] for one in known for index in one.assigned.values()}
     files = {id(one.file) for one in known if names.intersection(one.variables.values())}
     if len(files) > 1:
@@ -159,15 +137,7 @@ def _sources(
 
 
 def make_model(bound: Mapping[str, BoundCall], *, process: LiteRTProcess | None = None) -> bytes:
-    """Return the LiteRT model of some calls.
-
-    Args:
-        bound: the call of each signature.
-        process: the process that converts them; by default one that ends afterwards.
-
-    Raises:
-        UnsupportedError: an operation that LiteRT does not execute, with its source line.
-    """
+    """Return the LiteRT model of some calls."""
     places = Places()
     modules = [_module(key, one, places) for key, one in bound.items()]
     first = {name: array for one in bound.values() for name, array in one.state.values()}

@@ -12,8 +12,6 @@ from bridge.inspecting.tensor_report import TensorReport
 from bridge.litert.runtime import LiteRTTensor, describe
 from xla_call_module.dtypes import DTYPES
 
-__all__ = ["report_of_litert"]
-
 _WIDTHS = {dtype.name: dtype.numpy.itemsize for dtype in DTYPES}
 
 
@@ -23,11 +21,6 @@ def report_of_litert(path: Path) -> FileReport:
     Its parameters are the variables that it keeps between calls; weights are none of these. The
     operators of all subgraphs are counted together: signatures share those of branches and
     loops.
-
-    Raises:
-        FormatError: it is no LiteRT model, or is damaged.
-        MissingDependencyError: `ai-edge-litert` is not installed.
-        OSError: it cannot be read.
     """
     contents = describe(path)
     size = path.stat().st_size

@@ -30,8 +30,6 @@ from xla_call_module.errors import (
     quote,
 )
 
-__all__ = ["KINDS", "check_quantize", "quantized", "read_samples"]
-
 KINDS = ("dynamic_int8", "float16", "int8")
 _WHEEL = "ai-edge-quantizer"
 
@@ -39,14 +37,7 @@ Samples = Mapping[str, Sequence[Mapping[str, Array]]]
 
 
 def check_quantize(quantize: Any, calibration: Any, bound: Mapping[str, BoundCall]) -> None:
-    """Refuse options that do not fit.
-
-    Raises:
-        StructureError: there is no such kind, or `int8` lacks calibration data.
-        UnsupportedError: `int8` is for a model with variables, whose handles, of no memory that it
-            may read, `ai-edge-quantizer` reads to calibrate.
-        MissingDependencyError: `ai-edge-quantizer` is not installed.
-    """
+    """Refuse options that do not fit."""
     import importlib.util
 
     if quantize is None:
@@ -74,17 +65,7 @@ def check_quantize(quantize: Any, calibration: Any, bound: Mapping[str, BoundCal
 
 
 def read_samples(calibration: Any, bound: Mapping[str, BoundCall]) -> Samples:
-    """Return the inputs of the calls of each signature.
-
-    Args:
-        calibration: as for `bridge.to_litert`.
-        bound: the call of each signature.
-
-    Raises:
-        StructureError: they do not fit the signatures.
-        FormatError: a file of them is damaged.
-        OSError: it cannot be read.
-    """
+    """Return the inputs of the calls of each signature."""
     if isinstance(calibration, str | os.PathLike):
         calibration = _of_file(calibration, bound)
     is_by_key = isinstance(calibration, Mapping) and bool(calibration.keys() & bound.keys())
@@ -183,18 +164,6 @@ def quantized(
     """Return a quantized model, and what that cost.
 
     The error is that on the calls of the calibration data; where there are none, on random inputs.
-
-    Args:
-        model: the model.
-        kind: one of `KINDS`.
-        trials: the trials of its signatures.
-        bound: the call of each signature.
-        calibration: as for `bridge.to_litert`.
-        process: the process that quantizes and runs it.
-
-    Raises:
-        InteropError: it cannot be quantized, or the quantized model returns what is no number
-            where JAX returns one.
     """
     samples = {} if calibration is None else read_samples(calibration, bound)
     measured = list(given_trials(bound, samples)) or [t for t in trials if t.kind == RANDOM]

@@ -20,17 +20,6 @@ from bridge.verifying.verification import VerifyRow, compare_calls, trials_of
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import FormatError, InteropError, StructureError
 
-__all__ = [
-    "Kernels",
-    "LiteRTModel",
-    "LiteRTSignature",
-    "LiteRTTensor",
-    "Runtime",
-    "compare_model",
-    "describe",
-    "run_trial",
-]
-
 Kernels = Literal["delegate", "builtin", "reference"]
 
 
@@ -82,17 +71,7 @@ class LiteRTModel:
 def describe(
     model: bytes | str | os.PathLike[str], *, process: LiteRTProcess | None = None
 ) -> LiteRTModel:
-    """Return what is in a model.
-
-    Args:
-        model: the path of a file, or what is in one.
-        process: the process that reads it; by default one that ends afterwards.
-
-    Raises:
-        FormatError: it is no model, or a damaged one.
-        MissingDependencyError: ai-edge-litert is not installed.
-        OSError: the file cannot be read.
-    """
+    """Return what is in a model."""
     check_installed("LiteRT")
     own = LiteRTProcess() if process is None else None
     try:
@@ -141,15 +120,7 @@ class Runtime:
         kernels: Kernels = "delegate",
         process: LiteRTProcess | None = None,
     ) -> None:
-        """Describe a model; it is loaded with the first run.
-
-        Args:
-            model: the path of a file, or what is in one.
-            threads: the number of threads.
-            kernels: `delegate` for XNNPACK, where it has kernels, as the runtime has it by default;
-                `builtin` for the runtime's own kernels, `reference` for its plain ones.
-            process: the process that runs it; by default one of its own.
-        """
+        """Describe a model; it is loaded with the first run."""
         check_installed("LiteRT")
         self._model = model if isinstance(model, bytes) else os.fspath(model)
         self._options = {"threads": threads, "kernels": kernels}
@@ -189,16 +160,7 @@ class Runtime:
         self._loaded = None
 
     def run(self, arrays: Mapping[str, Any], *, signature: str | None = None) -> dict[str, Array]:
-        """Return the results of a signature by their names.
-
-        Args:
-            arrays: the arrays by the names of the inputs.
-            signature: the name of the signature; by default the only one.
-
-        Raises:
-            StructureError: an array or the signature is missing, or an array does not fit.
-            InteropError: the runtime refuses to run it, or dies of it.
-        """
+        """Return the results of a signature by their names."""
         described = self._signature(signature)
         given = _checked(described, arrays)
         answer, parts = self._request(
@@ -271,11 +233,7 @@ def _checked(signature: LiteRTSignature, arrays: Mapping[str, Any]) -> dict[str,
 
 
 def run_trial(runtime: Runtime, trial: Trial) -> dict[str, Array]:
-    """Return the results of a trial; one that is no later step has the first values of variables.
-
-    Raises:
-        InteropError: the model does not run.
-    """
+    """Return the results of a trial; a first step starts from the initial variables."""
     if trial.step <= 1 and runtime.contents.variables:
         runtime.restart()
     return runtime.run(trial.inputs, signature=trial.signature)
@@ -288,18 +246,7 @@ def compare_model(
     *,
     process: LiteRTProcess | None = None,
 ) -> list[VerifyRow]:
-    """Return a row for each trial of a signature that a model has.
-
-    Args:
-        model: the model, or the path of its file.
-        trials: the trials, of arrays as JAX has them.
-        tolerance: the allowed difference; by default the one of `bridge.verify`.
-        process: the process that runs it; by default one that ends afterwards.
-
-    Raises:
-        FormatError: it is no model, or a damaged one.
-        StructureError: it has none of the signatures.
-    """
+    """Return a row for each trial of a signature that a model has."""
     with Runtime(model, process=process) as runtime:
         keys = [one.name for one in runtime.contents.signatures]
         return compare_calls(

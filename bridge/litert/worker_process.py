@@ -26,14 +26,7 @@ _WHEELS = {"litert_converter": "litert-converter", "ai_edge_litert": "ai-edge-li
 
 
 def check_installed(feature: str) -> None:
-    """Refuse to go on without the wheels.
-
-    Args:
-        feature: the feature, as the user calls it.
-
-    Raises:
-        MissingDependencyError: one is not installed.
-    """
+    """Refuse to go on without the wheels."""
     for module, wheel in _WHEELS.items():
         if importlib.util.find_spec(module) is None:
             raise MissingDependencyError.of(feature, wheel, extra="litert")

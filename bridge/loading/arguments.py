@@ -24,8 +24,6 @@ from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import DtypeError, PlatformError, StructureError, quote
 from xla_call_module.exported import argument_specs, result_specs
 
-__all__ = ["Arguments"]
-
 _KINDS = "biufc"
 # The number of kinds of arguments that are remembered as checked.
 _MAX_REMEMBERED = 1024
@@ -77,16 +75,7 @@ class Arguments:
         self._last: tuple[Any, Match | None] = self.tree, Match()
 
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Match]:
-        """Return the leaves of the arguments, and how their structure matches the function's.
-
-        Args:
-            args: as the function takes them, or none.
-            kwargs: as the function takes them, or each input by its name in the signature.
-
-        Raises:
-            StructureError, DtypeError: they are not those that the function was exported for.
-            PlatformError: it was not exported for the platform at hand.
-        """
+        """Return the leaves of the arguments, and how their structure matches the function's."""
         leaves, tree = self._flatten(args, kwargs)
         match = self._match(tree)
         leaves = self._by_name(args, kwargs) if match is None else match.leaves(leaves)

@@ -20,8 +20,6 @@ from savedmodel.model import Input, Parameter, SavedModel, Signature
 from savedmodel.protos.structures import NONE, Leaf, Structure
 from xla_call_module.checks import DisabledCheck
 
-__all__ = ["BoundExported", "bind"]
-
 
 @dataclass(frozen=True, slots=True)
 class BoundExported:
@@ -57,11 +55,7 @@ def bind(
     disabled_checks: tuple[DisabledCheck, ...],
     mesh: Mesh | None = None,
 ) -> BoundExported:
-    """Return the function behind a signature, bound to the variables of its file.
-
-    Raises:
-        InteropError: see `restore` and `remesh`.
-    """
+    """Return the function behind a signature, bound to the variables of its file."""
     bound = _bind_chain(signature, model, disabled_checks)
     if bound is None:
         bound = _bind_values(signature, model, disabled_checks, mesh)

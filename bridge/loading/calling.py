@@ -36,8 +36,6 @@ from xla_call_module.errors import (
     StructureError,
 )
 
-__all__ = ["MappableExported", "call_flat", "gradient_source"]
-
 
 def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> Flat:
     """Return the function of an `Exported`: leaves in, leaves out.
@@ -46,11 +44,6 @@ def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> F
     function, of which forward mode and the program of a batch are made, too. A cotangent of an
     integer (float0) is None in what it returns, and zeros of dtype bool in what it takes. Where all
     arguments or all results are integers the gradients are zeros.
-
-    Args:
-        exported: the function.
-        name: the name of the function in messages; by default its own.
-        order: how often the function was differentiated to get this one.
     """
     function = _differentiable(exported, name or exported.fun_name, order)
     is_none = [is_float0(aval) for aval in exported.out_avals]
@@ -63,12 +56,7 @@ def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> F
 
 
 def gradient_source(exported: export.Exported, order: Any, *, name: str = "") -> str:
-    """Return "saved" or "lifted": where the derivative of an order comes from in reverse mode.
-
-    Raises:
-        StructureError: there is none.
-        ArgumentError: it is no order.
-    """
+    """Return "saved" or "lifted": where the derivative of an order comes from in reverse mode."""
     if not isinstance(order, int) or isinstance(order, bool) or order < 1:
         raise ArgumentError(f"order is {order!r}; expected a whole number from 1 on.")
     name = name or exported.fun_name
@@ -201,11 +189,7 @@ def _sealed(exported: export.Exported, name: str) -> Flat:
 
 
 def _lift(exported: export.Exported, name: str) -> Flat:
-    """Return the lifted function, which is for the devices that it was exported for.
-
-    Raises:
-        InteropError: it is no module that can be called.
-    """
+    """Return the lifted function, which is for the devices that it was exported for."""
     return lift_leaves(exported, name=name)
 
 

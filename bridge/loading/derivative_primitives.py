@@ -31,18 +31,6 @@ from jax.interpreters import ad, batching, mlir
 from bridge.core._jax import vary_together
 from xla_call_module.errors import InteropError
 
-__all__ = [
-    "NO_RULE",
-    "DifferentiableCall",
-    "Flat",
-    "PullBack",
-    "cause_of",
-    "has_tangent",
-    "is_float0",
-    "pull_back_lifted",
-    "replace_at",
-]
-
 # The leaves of the arguments -> the leaves of the result.
 Flat = Callable[..., tuple[Any, ...]]
 # The arguments, the cotangents of the results with a tangent, and which arguments have a tangent ->

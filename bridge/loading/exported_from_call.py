@@ -61,16 +61,11 @@ from xla_call_module.stablehlo.call_graph import check_calls
 from xla_call_module.stablehlo.modules import custom_call_targets, functions_of, open_module, walk
 from xla_call_module.symbolic_shapes import constraints_of, limited_steps, parse_shape
 
-__all__ = ["export_signature", "exported_from_call", "input_order", "is_real", "to_results"]
-
 
 def exported_from_call(call: CallModule) -> export.Exported:
     """Return an `Exported` with the module of a call, of its operands as a flat tuple.
 
     It has no VJP.
-
-    Raises:
-        FormatError, StructureError: see `infer_signature`; the module calls back to Python.
     """
     call = infer_signature(call)
     with open_module(call.module) as module:
@@ -130,16 +125,6 @@ def export_signature(
     """Return a signature as an `Exported` of a dict of parameters, if any, and of its inputs.
 
     It returns what `to_results` makes of the signature's values.
-
-    Args:
-        signature: one of `model`.
-        names: the name of each variable that is a parameter, by its index, sorted by the names.
-        model: the file.
-        disabled_checks: safety checks that are not in force besides those of the calls.
-        mesh: the mesh that it is to run on; None for one device.
-
-    Raises:
-        InteropError: a module is damaged, or cannot be called from JAX.
     """
     variables = model.variables
 
@@ -226,11 +211,7 @@ def _export(
     platforms: Sequence[str],
     disabled_checks: Sequence[export.DisabledSafetyCheck],
 ) -> export.Exported:
-    """Return the `Exported` of a function around calls.
-
-    Raises:
-        StructureError: the shapes of one call do not follow from those of the others.
-    """
+    """Return the `Exported` of a function around calls."""
     wrapped = jax.jit(function)
     try:
         return export.export(wrapped, platforms=platforms, disabled_checks=disabled_checks)(*specs)
@@ -386,11 +367,7 @@ def _to_function(
 
 
 def _on_one_device(call: CallModule) -> CallModule:
-    """Return a call of another program for one device, without the shardings of its values.
-
-    Raises:
-        ShardingError: it does not run on one.
-    """
+    """Return a call of another program for one device, without the shardings of its values."""
     check_one_device(call, is_alone=False)
     return dataclasses.replace(call, nr_devices=1)
 

@@ -34,18 +34,6 @@ from xla_call_module.shardings.sharding_jax import mesh_from_jax, sharding_to_ja
 from xla_call_module.stablehlo.modules import open_module, walk
 from xla_call_module.stablehlo.serialized_shardings import import_shardings
 
-__all__ = [
-    "check_divides",
-    "draw_mesh_lines",
-    "has_dynamic_shards",
-    "mesh_at_export",
-    "remesh",
-    "shardings_on",
-    "to_one_device",
-    "with_shardings_of_calls",
-    "without_shardings",
-]
-
 _Shardings = tuple[Sharding | None, ...]
 
 
@@ -54,9 +42,6 @@ def mesh_at_export(exported: export.Exported) -> AbstractMesh | None:
 
     Its shardings, its avals and its module are asked, in this order; the module does not tell the
     types of the axes, which are then taken to be `Auto`.
-
-    Raises:
-        FormatError: the module is damaged.
     """
     for known in (*_meshes_of(named_shardings(exported)), *_meshes_of_avals(exported)):
         if known is not None and known.axis_names:
@@ -73,16 +58,6 @@ def remesh(exported: export.Exported, mesh: Mesh | None) -> export.Exported:
     Where the mesh is the one that it was exported for, nothing is changed. Otherwise each array is
     split along the axes of the same names, whatever their sizes now are, and lies whole along axes
     that are new. What was exported for one device runs on any mesh, on each device the same.
-
-    Args:
-        exported: the function.
-        mesh: the devices that it shall run on; None to leave that to its arguments.
-
-    Raises:
-        FormatError: its module is damaged.
-        ShardingError: the names of the axes do not fit; an axis does not divide a dimension that
-            is split along it.
-        UnsupportedError: `jax.shard_map` is among operations that JAX cannot express.
     """
     if mesh is None:
         return map_orders(exported, _imported) if exported.nr_devices > 1 else exported
@@ -111,12 +86,7 @@ def _remesh_order(exported: export.Exported, *, mesh: Mesh, lifts: bool = True) 
 
 
 def to_one_device(exported: export.Exported) -> export.Exported:
-    """Return the same function on a mesh of JAX's first device; as it is if its mesh has no names.
-
-    Raises:
-        FormatError: its module is damaged.
-        ShardingError: a part of the computation is written for several devices.
-    """
+    """Return the function on a mesh of JAX's first device; unchanged if its mesh has no names."""
     saved = mesh_at_export(exported) if exported.nr_devices > 1 else None
     if saved is None:
         return exported
@@ -140,17 +110,7 @@ def shardings_on(exported: export.Exported, mesh: AbstractMesh) -> tuple[Shardin
 def check_divides(
     name: str, path: str, shape: Sequence[Any], sharding: NamedSharding | None
 ) -> None:
-    """Refuse a shape that a sharding cannot split evenly, as JAX does.
-
-    Args:
-        name: the name of the function in messages.
-        path: the path of the array.
-        shape: its shape; symbolic dimensions are any multiple.
-        sharding: None for one that nobody split.
-
-    Raises:
-        ShardingError: it is not split evenly.
-    """
+    """Refuse a shape that a sharding cannot split evenly, as JAX does."""
     if sharding is None:
         return
     sizes = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_sizes, strict=True))
@@ -220,13 +180,7 @@ def has_dynamic_shards(exported: export.Exported) -> bool:
 
 
 def _lifted(exported: export.Exported, changed: export.Exported, mesh: Mesh) -> export.Exported:
-    """Return the same function, written for the shards on another mesh.
-
-    Args:
-        exported: the function.
-        changed: the same with its shardings on the other mesh.
-        mesh: the other mesh.
-    """
+    """Return the same function, written for the shards on another mesh."""
     from bridge.lifting.lifted_function import lift_call
 
     call = from_exported(exported, allow_flat_trees=True)
@@ -341,12 +295,7 @@ def with_shardings_of_calls(
     signature: Signature,
     mesh: AbstractMesh,
 ) -> export.Exported:
-    """Return the same function for the devices that the calls in it are for.
-
-    Raises:
-        ShardingError: shardings without names are none by the axes of this mesh; the calls are for
-            several meshes.
-    """
+    """Return the same function for the devices that the calls in it are for."""
     shardings = [_shardings_of(function.call) for function in signature.functions]
     count = max(number for number, _, _ in shardings)
     if count == 1:

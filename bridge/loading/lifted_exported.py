@@ -28,15 +28,6 @@ from xla_call_module.symbolic_shapes import constraints_of, limited_steps, parse
 if TYPE_CHECKING:
     from bridge.lifting.lifting_table import LiftingTable
 
-__all__ = [
-    "float0_zeros",
-    "lift_exported",
-    "lift_leaves",
-    "lift_module",
-    "operand_of",
-    "symbolic_specs",
-]
-
 
 def lift_exported(exported: export.Exported, mesh: Mesh | None = None) -> Callable[..., Any]:
     """Return an `Exported` as a function of JAX of its pytrees."""
@@ -87,17 +78,7 @@ def lift_leaves(
     name: str = "",
     table: LiftingTable | None = None,
 ) -> Flat:
-    """Return an `Exported` as a function of JAX of the leaves of its arguments.
-
-    Args:
-        exported: the function.
-        mesh: the mesh that it is for; None for that of the export, on the devices of the arguments.
-        name: the name of the function in messages; by default its own.
-        table: the rules of the translation; by default those of JAX.
-
-    Raises:
-        InteropError: it cannot be called as a module.
-    """
+    """Return an `Exported` as a function of JAX of the leaves of its arguments."""
     from bridge.lifting.lifted_function import lift_call
     from bridge.lifting.lifting_table import JAX_TABLE
 
@@ -132,9 +113,6 @@ def symbolic_specs(exported: export.Exported, avals: Sequence[Any]) -> list[Any]
     """Return specs of the shapes of avals, whose sizes have the constraints of the module.
 
     JAX does not serialize these, so that the sizes of an `Exported` that was read lack them.
-
-    Raises:
-        FormatError: the module is damaged.
     """
     asserted = (str(known) for known in constraints_in(exported.mlir_module_serialized))
     constraints = dict.fromkeys([*constraints_of(exported.in_avals), *asserted])
@@ -155,11 +133,7 @@ def _text(dim: Any) -> int | str:
 
 
 def operand_of(leaf: Any, aval: Any, spec: TensorSpec) -> Any:
-    """Return a leaf as its operand: of typed PRNG keys their data, of float0 False.
-
-    Raises:
-        DtypeError: it is no array, or one of another dtype.
-    """
+    """Return a leaf as its operand: of typed PRNG keys their data, of float0 False."""
     if is_float0(aval):
         return jnp.zeros(np.shape(leaf), bool)
     if isinstance(leaf, (bool, int, float, complex)):

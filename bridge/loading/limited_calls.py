@@ -27,8 +27,6 @@ from xla_call_module.linalg.library_calls import library_routine
 from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import custom_call_targets, open_module, read_counter, walk
 
-__all__ = ["LimitedCalls", "TimeLimitError", "may_not_return"]
-
 # The first call compiles the function; a later one may take as many times the longest so far.
 MAX_SECONDS, MIN_SECONDS, MAX_RATIO = 600.0, 30.0, 20.0
 # The routines of libraries that iterate until something is small.
@@ -88,14 +86,7 @@ class LimitedCalls:
         static_argnums: tuple[int, ...] = (),
         first_seconds: float | None = None,
     ) -> None:
-        """Take a function.
-
-        Args:
-            function: a function of JAX.
-            call: what it calls, which tells whether it may not return.
-            static_argnums: the places of static arguments.
-            first_seconds: how long the first call may take, which compiles; by default ten minutes.
-        """
+        """Take a function."""
         self._first_seconds = first_seconds or MAX_SECONDS
         self._function = function
         self._compiled = compile_strictly(function, static_argnums)
@@ -111,16 +102,7 @@ class LimitedCalls:
             self._checks = [export.DisabledSafetyCheck.custom_call(target) for target in targets]
 
     def __call__(self, *arguments: Any, static: tuple[Any, ...] = ()) -> Any:
-        """Return the results.
-
-        Args:
-            *arguments: pytrees of arrays.
-            static: static arguments, which come first.
-
-        Raises:
-            TimeLimitError: it does not return; the message says after how many seconds.
-            RuntimeError: the process ended otherwise, or JAX raised an error there.
-        """
+        """Return the results."""
         if self._process is None:
             return self._compiled(*static, *arguments)
         leaves, tree = tree_util.tree_flatten(arguments)

@@ -11,8 +11,6 @@ from jax import export
 
 from bridge.core.worker_messages import Answer, answer_requests, describe_arrays, read_arrays
 
-__all__ = ["compile_strictly", "main"]
-
 
 def compile_strictly(
     function: Callable[..., Any], static_argnums: Sequence[int] = ()

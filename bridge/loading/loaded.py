@@ -34,8 +34,6 @@ from xla_call_module.pytrees.tree_restoring import missing_classes
 from xla_call_module.stablehlo.refining import refine
 from xla_call_module.tracebacks import api_boundary, leave_out_frames, warn
 
-__all__ = ["LoadedSignature", "VariableValues"]
-
 # The number of shapes that a function was not exported for, and for which it is kept.
 _MAX_REFINED = 16
 _is_outside_transformations = transformation_query()
@@ -188,19 +186,7 @@ class LoadedSignature:
 
     @exempt_from_autograph
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function, and return its results as a pytree.
-
-        Args:
-            args: the arguments of the exported function but for the parameters; or none.
-            kwargs: its keyword arguments; or the inputs by their names in the signature, without
-                those that the file has a default for.
-
-        Raises:
-            StructureError, DtypeError: the arguments are not those that it was exported for.
-            PlatformError: it was not exported for the platform at hand.
-            ShardingError: it was exported for several devices and loaded without a mesh; the mesh
-                does not divide a dimension that is split along it.
-        """
+        """Call the function, and return its results as a pytree."""
         try:
             found = self.call_plain(args, kwargs)
             return self.call_checked(args, kwargs) if found is NotImplemented else found

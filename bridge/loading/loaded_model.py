@@ -16,8 +16,6 @@ from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module.errors import ShardingError, StructureError, shown_as_base
 from xla_call_module.tracebacks import api_boundary, leave_out_frames
 
-__all__ = ["LoadedModel"]
-
 
 class LoadedModel:
     """A SavedModel as JAX functions. Calling it calls its default signature.
@@ -35,11 +33,7 @@ class LoadedModel:
     others: Mapping[str, str]
 
     def __init__(self, model: SavedModel, mesh: Mesh | None = None) -> None:
-        """Take over the value of a file; nothing of it is parsed further.
-
-        Raises:
-            ShardingError: it is no mesh of devices.
-        """
+        """Take over the value of a file; nothing of it is parsed further."""
         _check_mesh(mesh)
         values = VariableValues(model.variables)
         signatures = {s.key: LoadedSignature(s, model, values, mesh) for s in model.signatures}

@@ -18,8 +18,6 @@ from bridge.core._jax import devices_of_lowering
 from bridge.loading.exported_on_mesh import mesh_at_export
 from xla_call_module.errors import ShardingError
 
-__all__ = ["NeededDevices", "needed_devices", "require_devices"]
-
 
 @dataclass(frozen=True, slots=True)
 class NeededDevices:
@@ -45,22 +43,14 @@ class NeededDevices:
 
 
 def needed_devices(name: str, exported: export.Exported) -> NeededDevices:
-    """Return how many devices an `Exported` needs.
-
-    Raises:
-        FormatError: its module is damaged.
-    """
+    """Return how many devices an `Exported` needs."""
     mesh = mesh_at_export(exported)
     axes = "" if mesh is None else f", on a mesh with the axes {dict(mesh.shape)}"
     return NeededDevices(name, exported.nr_devices, axes)
 
 
 def require_devices(arguments: Sequence[Any], needed: NeededDevices) -> list[Any]:
-    """Return the arguments such that a program cannot be lowered for other devices.
-
-    Raises:
-        ShardingError: when it is lowered.
-    """
+    """Return the arguments such that a program cannot be lowered for other devices."""
     if not arguments:
         return []
     return [_REQUIRED.bind(arguments[0], needed=needed), *arguments[1:]]

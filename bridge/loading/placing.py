@@ -17,19 +17,12 @@ from savedmodel.model import Variable
 from xla_call_module.errors import ShardingError
 from xla_call_module.exported import argument_paths
 
-__all__ = ["OnMesh", "place_variable"]
-
 # Start and stop in each dimension.
 _Part = tuple[tuple[int | None, int | None], ...]
 
 
 def place_variable(variable: Variable, sharding: NamedSharding) -> jax.Array:
-    """Return a variable on a mesh; of the file only the parts of these devices are read.
-
-    Raises:
-        FormatError: a part is damaged.
-        ShardingError: the sharding does not split the variable evenly.
-    """
+    """Return a variable on a mesh; of the file only the parts of these devices are read."""
     check_divides("the file", variable.name, variable.shape, sharding)
     return _make(variable.shape, sharding, variable.part)
 
@@ -69,11 +62,7 @@ class OnMesh:
     __slots__ = ("_name", "_paths", "mesh", "shardings")
 
     def __init__(self, name: str, exported: export.Exported, mesh: Mesh) -> None:
-        """Take the sharding of each argument.
-
-        Raises:
-            ShardingError: the arguments are for several meshes.
-        """
+        """Take the sharding of each argument."""
         self.mesh = mesh
         self._name = name
         self._paths = argument_paths(exported.in_tree)
@@ -129,16 +118,7 @@ class OnMesh:
         return with_types
 
     def inputs(self, leaves: Sequence[Any], first: int) -> list[Any]:
-        """Return arguments on the mesh, or such that JAX puts them there.
-
-        Args:
-            leaves: the arguments besides the parameters, in their order. With several processes
-                an array that is not split between them is the same one in each.
-            first: how many leaves the parameters have.
-
-        Raises:
-            ShardingError: the mesh does not divide a dimension that is split along it.
-        """
+        """Return arguments on the mesh, or such that JAX puts them there."""
         return [self._input(leaf, index) for index, leaf in enumerate(leaves, first)]
 
     def _input(self, leaf: Any, index: int) -> Any:

@@ -20,8 +20,6 @@ from xla_call_module.passes.constants import key_of, restore_constants
 from xla_call_module.passes.module_pass import open_pair, run_on_module, run_passes
 from xla_call_module.passes.residuals import DROP_RESIDUALS, join_residuals
 
-__all__ = ["find_constants", "restore"]
-
 _Array = np.ndarray[Any, Any]
 
 
@@ -30,11 +28,7 @@ def restore(
     constant: Callable[[str], np.ndarray[Any, Any]],
     disabled_checks: Sequence[DisabledCheck] = (),
 ) -> export.Exported:
-    """Return the `Exported` of a chain; its VJPs are made when they are asked for.
-
-    Raises:
-        InteropError: a call is damaged, or has a pytree type that is not registered here.
-    """
+    """Return the `Exported` of a chain; its VJPs are made when they are asked for."""
     restored = restore_constants(constant)
 
     @lru_cache
@@ -65,9 +59,6 @@ def find_constants(
     The call itself takes what is passed to its node. A constant of a gradient alone is captured by
     the gradient function, through the functions around it, and has the name that TensorFlow gave
     it; but its key is the hash of its value, which tells it from everything else in the file.
-
-    Returns:
-        The function, which raises StructureError where the file has no such value.
     """
     specs = {key: call.args[index] for call in chain for index, key in call.constants.items()}
 

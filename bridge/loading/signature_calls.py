@@ -30,37 +30,18 @@ from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
 
-__all__ = [
-    "assigned_of",
-    "call_of_order",
-    "calls_of",
-    "inputs_of",
-    "names_of",
-    "outputs_of",
-    "result_shapes",
-    "with_inferred_signature",
-]
-
 Chain = tuple[CallModule, ...]
 
 
 def with_inferred_signature(call: CallModule, gradient: Gradient | None = None) -> CallModule:
-    """Return the call with the shapes that another program's node lacks, as far as they are known.
-
-    Raises:
-        FormatError: a module is damaged.
-    """
+    """Return the call with the known shapes that another program's node lacks."""
     with contextlib.suppress(StructureError):
         return infer_signature(call, result_shapes(gradient))
     return call
 
 
 def result_shapes(gradient: Gradient | None) -> dict[int, Shape]:
-    """Return the shapes of a call's results that its gradient's module takes the cotangents of.
-
-    Raises:
-        FormatError: the module is damaged.
-    """
+    """Return the shapes of a call's results that its gradient's module takes the cotangents of."""
     if gradient is None:
         return {}
     shapes = argument_shapes(gradient.call)
@@ -69,11 +50,7 @@ def result_shapes(gradient: Gradient | None) -> dict[int, Shape]:
 
 
 def calls_of(signature: Signature) -> tuple[Chain, ...]:
-    """Return each call with its gradients, those first whose results others take.
-
-    Raises:
-        FormatError: a module is damaged.
-    """
+    """Return each call with its gradients, those first whose results others take."""
     once = functools.cache(with_inferred_signature)
     chains: list[Chain] = []
     for function in signature.functions:
@@ -85,11 +62,7 @@ def calls_of(signature: Signature) -> tuple[Chain, ...]:
 
 
 def call_of_order(signature: Signature, chain: Chain, order: int) -> CallModule:
-    """Return the call of one order.
-
-    Raises:
-        StructureError: the file does not have that order.
-    """
+    """Return the call of one order."""
     if not 0 <= order < len(chain):
         raise StructureError(
             f"The signature {signature.key} has gradients up to order {len(chain) - 1}, "

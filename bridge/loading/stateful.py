@@ -13,8 +13,6 @@ from bridge.loading.loaded import LoadedSignature
 from xla_call_module.errors import StructureError
 from xla_call_module.tracebacks import api_boundary
 
-__all__ = ["StatefulModel", "StatefulSignature"]
-
 
 class StatefulModel:
     """A SavedModel with parameters of its own, which its signatures advance.
@@ -72,16 +70,7 @@ class StatefulSignature:
 
     @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function, keep the new parameters, and return the rest of its results.
-
-        Args:
-            args: the arguments of the exported function but for the parameters; or none.
-            kwargs: its keyword arguments; or the inputs by their names in the signature.
-
-        Raises:
-            InteropError: as of the signature.
-            StructureError: it is called inside of a JAX transformation, where nothing can be kept.
-        """
+        """Call the function, keep the new parameters, and return the rest of its results."""
         assigned = self._signature.binding.assigned
         with self._lock:
             leaves, tree = self._signature.call_on(self._state, args, kwargs)

@@ -21,17 +21,6 @@ from bridge.serving.messages import ClassificationRequest, Example, RegressionRe
 from bridge.serving.signatures import DTYPES_BY_ENUM, STRING
 from savedmodel.protos.schema import Proto
 
-__all__ = [
-    "example_body",
-    "examples_request",
-    "is_by_row",
-    "message_to_json",
-    "parse_body",
-    "prediction_to_json",
-    "read_inputs",
-    "signature_key",
-]
-
 _MAX_QUOTED = 256
 _MAX_EXAMPLE = 1000
 _FLOATS = frozenset({"float32", "float64"})
@@ -46,11 +35,7 @@ _WITH_DEFAULTS = (
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
-    """Return the object of a request.
-
-    Raises:
-        RefusedError: it is no JSON object.
-    """
+    """Return the object of a request."""
     try:
         parsed = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -69,11 +54,7 @@ def signature_key(body: Mapping[str, Any]) -> str:
 
 
 def is_by_row(body: Mapping[str, Any]) -> bool:
-    """Return whether a request has its inputs row by row, and is answered so.
-
-    Raises:
-        RefusedError: it has them in neither format, or in both.
-    """
+    """Return whether a request has its inputs row by row, and is answered so."""
     formats = [name for name in ("instances", "inputs") if name in body]
     if len(formats) == 2:
         raise _refused("expecting only one of 'inputs' or 'instances' keys to exist")
@@ -83,15 +64,7 @@ def is_by_row(body: Mapping[str, Any]) -> bool:
 
 
 def read_inputs(body: Mapping[str, Any], definition: Any) -> dict[str, Proto]:
-    """Return the inputs of a prediction by name.
-
-    Args:
-        body: the request.
-        definition: the `SignatureDef`.
-
-    Raises:
-        RefusedError: it has not what the signature takes.
-    """
+    """Return the inputs of a prediction by name."""
     infos = definition.inputs
     columns = _columns_of_rows(body["instances"], infos) if is_by_row(body) else body["inputs"]
     if not isinstance(columns, dict) or _is_base64(columns):
@@ -203,16 +176,7 @@ def _is_base64(value: Any) -> bool:
 
 
 def examples_request(kind: type[Proto], body: Mapping[str, Any], spec: Proto) -> Proto:
-    """Return the request of a classification or a regression.
-
-    Args:
-        kind: `ClassificationRequest` or `RegressionRequest`.
-        body: the request in JSON.
-        spec: the model and its version.
-
-    Raises:
-        RefusedError: its examples are none.
-    """
+    """Return the request of a classification or a regression."""
     assert kind in (ClassificationRequest, RegressionRequest)
     request = kind(model_spec=spec)
     request.model_spec.signature_name = signature_key(body)
@@ -254,11 +218,7 @@ def _feature_value(name: str, element: Any) -> tuple[str, Any]:
 
 
 def prediction_to_json(response: Proto, *, by_row: bool) -> dict[str, Any]:
-    """Return the outputs of a `PredictResponse`, a single one without its name.
-
-    Raises:
-        RefusedError: JSON has no such values, or the outputs have no rows in common.
-    """
+    """Return the outputs of a `PredictResponse`, a single one without its name."""
     values = {name: _plain(name, proto) for name, proto in sorted(response.outputs.items())}
     if not by_row:
         return {"outputs": values if len(values) > 1 else next(iter(values.values()))}

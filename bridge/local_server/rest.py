@@ -39,8 +39,6 @@ from bridge.serving.messages import (
 from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.protos.schema import Proto
 
-__all__ = ["rest_handler"]
-
 # tensorflow_serving/model_servers/http_rest_api_handler.cc
 _MODEL = r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
 _POST = re.compile(_MODEL + r":(?P<verb>classify|regress|predict)", re.IGNORECASE)

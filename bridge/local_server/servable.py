@@ -18,8 +18,6 @@ from savedmodel.model import DEFAULT_SIGNATURE, SERVE_TAG
 from savedmodel.protos.schema import Proto
 from xla_call_module.node import OP
 
-__all__ = ["WITH_XLA", "RefusedError", "Servable", "to_proto"]
-
 _NO_XLA = "XLA compilation disabled"
 WITH_XLA = (
     ' To do: publish with operations="tensorflow", or start the server with XLA: '
@@ -52,16 +50,7 @@ class Servable:
     """
 
     def __init__(self, folder: str, version: int) -> None:
-        """Load it, and answer its warmup records.
-
-        Args:
-            folder: its folder, or the address of it.
-            version: its number.
-
-        Raises:
-            RefusedError: a warmup record cannot be answered.
-            OpError, OSError: TensorFlow cannot load it.
-        """
+        """Load it, and answer its warmup records."""
         self.version = version
         with tf.Graph().as_default():
             self._session = tf.compat.v1.Session()
@@ -81,11 +70,7 @@ class Servable:
     def predict(
         self, key: str, inputs: Mapping[str, Proto], outputs: Sequence[str] = ()
     ) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the outputs by name; those that are asked for, or all.
-
-        Raises:
-            RefusedError: the signature is not there, or does not take the inputs.
-        """
+        """Return the outputs by name; those that are asked for, or all."""
         key = key or DEFAULT_SIGNATURE
         definition = self.signatures.get(key)
         if definition is None:
@@ -101,11 +86,7 @@ class Servable:
         return self._run({name: definition.outputs[name].name for name in names}, feeds)
 
     def examples(self, key: str, method: str, serialized: Sequence[bytes]) -> dict[str, Any]:
-        """Return the outputs of a signature of `tf.Example`s, which has to have the method.
-
-        Raises:
-            RefusedError: it has not, or does not take the examples.
-        """
+        """Return the outputs of a signature of `tf.Example`s, which has to have the method."""
         definition = self.signatures.get(key or DEFAULT_SIGNATURE)
         if definition is None:
             raise RefusedError("INVALID_ARGUMENT", f"No signature was found with the name: {key}")

@@ -28,8 +28,6 @@ from savedmodel.files.remote import is_remote
 from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.errors import InteropError, StructureError
 
-__all__ = ["serve"]
-
 _HOST = "127.0.0.1"
 _SECONDS_BETWEEN_POLLS = 1.0  # as --file_system_poll_wait_seconds of Serving
 _GRPC_THREADS = 8
@@ -46,20 +44,7 @@ def serve(
     xla: bool = False,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serve the highest version below a folder until the process is interrupted.
-
-    Args:
-        base_path: the folder above the versions, or its address.
-        name: of the model in requests; by default the folder's.
-        rest_port: where requests over REST come in; 0 for any that is free.
-        grpc_port: the same for gRPC.
-        xla: whether XLA compiles, as in a server with `--xla_cpu_compilation_enabled=true`.
-        say: takes a line for each thing that happens.
-
-    Raises:
-        StructureError: `base_path` is itself a SavedModel, or a port is taken.
-        VersionError: this TensorFlow cannot be told to do without XLA.
-    """
+    """Serve the highest version below a folder until the process is interrupted."""
     if not is_remote(base_path) and (Path(base_path) / PROTO_FILE).exists():
         raise StructureError(
             f"{os.fspath(base_path)} is a SavedModel, and a server takes the folder above its "

@@ -29,25 +29,11 @@ from bridge.serving.messages import (
 from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.protos.schema import Proto
 
-__all__ = [
-    "METHODS",
-    "answer_classification",
-    "answer_metadata",
-    "answer_prediction",
-    "answer_regression",
-    "answer_status",
-    "find_servable",
-]
-
 _METADATA = "signature_def"
 
 
 def find_servable(model: ServedModel, spec: Proto) -> Servable:
-    """Return the version that a `ModelSpec` names.
-
-    Raises:
-        RefusedError: it is not served.
-    """
+    """Return the version that a `ModelSpec` names."""
     if spec.version_label:
         raise RefusedError(
             "INVALID_ARGUMENT",

@@ -18,8 +18,6 @@ from bridge.serving.base_path import BasePath
 from bridge.serving.messages import ErrorCode
 from xla_call_module.errors import InteropError, quote
 
-__all__ = ["ServedModel", "VersionState"]
-
 # As load_retry_interval_micros of tensorflow_serving/model_servers/server_core.h has it.
 _SECONDS_TO_RETRY = 60.0
 _FAILURES = (RefusedError, InteropError, tf.errors.OpError, OSError, RuntimeError, ValueError)
@@ -56,14 +54,7 @@ class ServedModel:
         say: Callable[[str], None],
         announce: Callable[[Servable], None],
     ) -> None:
-        """Load nothing yet.
-
-        Args:
-            name: the name in requests.
-            base: the folder above the versions.
-            say: takes a line for what goes wrong.
-            announce: takes each version that can be called now.
-        """
+        """Load nothing yet."""
         self.name = name
         self.states: dict[int, VersionState] = {}
         self._base = base
@@ -73,11 +64,7 @@ class ServedModel:
         self._next_trial: dict[int, float] = {}
 
     def find(self, name: str, version: int | None = None) -> Servable:
-        """Return the version that can be called.
-
-        Raises:
-            RefusedError: it is not that one.
-        """
+        """Return the version that can be called."""
         found = self._current
         if name == self.name and found is not None and version in (None, found.version):
             return found

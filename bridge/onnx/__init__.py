@@ -66,5 +66,3 @@ results have None there.
 """
 
 from __future__ import annotations
-
-__all__ = ()

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from bridge.sources.bound_call import BoundCall
     from bridge.verifying.comparison import Tolerance
 
-__all__ = ["save_onnx", "to_onnx"]
-
 
 @api_boundary
 def to_onnx(
@@ -218,10 +216,6 @@ def save_onnx(
 
 
 def check_installed() -> None:
-    """Refuse to go on without the package `onnx`.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-    """
+    """Refuse to go on without the package `onnx`."""
     if importlib.util.find_spec("onnx") is None:
         raise MissingDependencyError.of("bridge.to_onnx", "onnx", extra="onnx")

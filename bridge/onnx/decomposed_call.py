@@ -12,8 +12,6 @@ from bridge.core_ops.decompositions.narrow_types import NARROW_TYPES_IN_WIDER
 from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
 from bridge.sources.bound_call import BoundCall
 
-__all__ = ["DECOMPOSITIONS", "decompose_bound"]
-
 DECOMPOSITIONS = (
     COMPOSED_OPERATIONS, RANDOM_BITS_AS_INTEGERS, FOURIER_AS_PRODUCTS, COMPLEX_AS_PAIRS,
     NARROW_TYPES_IN_WIDER,
@@ -21,11 +19,7 @@ DECOMPOSITIONS = (
 
 
 def decompose_bound(bound: BoundCall) -> BoundCall:
-    """Return a bound call without what is decomposed.
-
-    Raises:
-        UnsupportedError: an operation that has no decomposition for its elements.
-    """
+    """Return a bound call without what is decomposed."""
     arrays = {index: array for index, (_, array) in bound.parameters.items()}
     made = decompose(bound.call, DECOMPOSITIONS, arrays)
     parameters = {n: (name, made.parameters[n]) for n, (name, _) in bound.parameters.items()}

@@ -21,20 +21,13 @@ from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import MissingDependencyError, UnsupportedError
 
-__all__ = ["compare_onnx", "verify_onnx"]
-
 _RUNTIME = RUNTIMES["ONNX Runtime"]
 # ONNX Runtime takes no arrays of these from Python, and returns none.
 _NOT_IN_PYTHON = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
 def verify_onnx(bound: BoundCall, path: Path, tolerance: Tolerance | None) -> None:
-    """Compare a file with the call that it was made of.
-
-    Raises:
-        UnsupportedError: ONNX Runtime computes something else, or cannot be asked.
-        MissingDependencyError: it is not installed.
-    """
+    """Compare a file with the call that it was made of."""
     if not _RUNTIME.version():
         raise MissingDependencyError(
             "verify=True needs onnxruntime, which is not installed. To do: pip install "
@@ -59,13 +52,7 @@ def verify_onnx(bound: BoundCall, path: Path, tolerance: Tolerance | None) -> No
 def compare_onnx(
     path: str | os.PathLike[str], trials: Sequence[Trial], tolerance: Tolerance
 ) -> list[VerifyRow]:
-    """Return a row for each trial of the function in a file.
-
-    Args:
-        path: the file.
-        trials: the trials, of arrays as JAX has them.
-        tolerance: the allowed difference.
-    """
+    """Return a row for each trial of the function in a file."""
     with RuntimeProcess() as process:
 
         def run(trial: Trial) -> dict[str, Array]:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from xla_call_module.call import TensorSpec
     from xla_call_module.dtypes import Array
 
-__all__ = ["ONNX"]
 
 _SUFFIX = ".onnx"
 _EXTERNAL_DATA: Mapping[str, str | bool] = {"auto": "auto", "yes": True, "no": False}

@@ -34,17 +34,6 @@ from xla_call_module.size_polynomials import Shape
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
 from xla_call_module.stablehlo.modules import open_module
 
-__all__ = [
-    "ONNX",
-    "BareModel",
-    "check_target",
-    "convert",
-    "decomposed",
-    "embedded",
-    "save",
-    "serialized",
-]
-
 ONNX = ModelFormat(name="an ONNX model", custom_calls=tuple(TARGET.custom_calls))
 
 # protobuf reads no message of 2 GiB or more; past half of that the weights get a file of their own.
@@ -72,11 +61,7 @@ def embedded(bare: BareModel) -> onnx.ModelProto:
 
 
 def serialized(model: onnx.ModelProto) -> bytes:
-    """Return the bytes of a model.
-
-    Raises:
-        StructureError: it is larger than protobuf takes.
-    """
+    """Return the bytes of a model."""
     if model.ByteSize() >= onnx.checker.MAXIMUM_PROTOBUF:
         raise StructureError(
             f"verify=True: the model has {model.ByteSize():,} bytes, and one file of ONNX's less "
@@ -87,11 +72,7 @@ def serialized(model: onnx.ModelProto) -> bytes:
 
 
 def decomposed(bound: BoundCall) -> BoundCall:
-    """Return a bound call of operations and elements that ONNX has.
-
-    Raises:
-        UnsupportedError: an operation that has no decomposition for its elements.
-    """
+    """Return a bound call of operations and elements that ONNX has."""
     if not TARGET.lacks(ModuleContents.of(bound.call)):
         return bound
     from bridge.onnx.decomposed_call import decompose_bound  # which imports the room of lifting
@@ -100,16 +81,7 @@ def decomposed(bound: BoundCall) -> BoundCall:
 
 
 def convert(bound: BoundCall, opset: int | None) -> BareModel:
-    """The model of a function, without its initializers.
-
-    Args:
-        bound: the call, `decomposed`.
-        opset: the version of ONNX's operations; None for the usual one, or the first that has all
-            that the function needs.
-
-    Raises:
-        InteropError: as `bridge.to_onnx` says.
-    """
+    """The model of a function, without its initializers."""
     version = DEFAULT_OPSET if opset is None else opset
     if version not in OPSETS or not isinstance(version, int | np.integer):
         raise VersionError(
@@ -186,11 +158,7 @@ def _shape_of(spec: TensorSpec) -> Shape:
 
 
 def check_target(path: Any, external_data: Any, *, overwrite: bool) -> Path:
-    """Return the absolute path of the file to write, if it may be written.
-
-    Raises:
-        StructureError: an option is none of those that there are, or there is a file.
-    """
+    """Return the absolute path of the file to write, if it may be written."""
     if not isinstance(external_data, bool) and not (
         isinstance(external_data, str) and external_data == "auto"
     ):
@@ -216,19 +184,7 @@ def save(
     external_data: str | bool,
     check: Callable[[Path], None],
 ) -> dict[str, Any]:
-    """Write the model of a function, whole or not at all; return the facts of a `WrittenFile`.
-
-    Args:
-        bound: the call.
-        target: the file.
-        opset: as for `convert`.
-        external_data: as for `bridge.save_onnx`.
-        check: is called with the file before it appears.
-
-    Raises:
-        InteropError: an operation that ONNX cannot express, or more weights than one file takes.
-        OSError: the file cannot be written.
-    """
+    """Write the model of a function, whole or not at all; return the facts of a `WrittenFile`."""
     bound = decomposed(bound)
     bare = convert(bound, opset)
     size = sum(array.nbytes for array in bare.initializers.values())

@@ -15,8 +15,6 @@ from bridge.inspecting.tensor_report import TensorReport
 from bridge.onnx.conversion import check_installed
 from xla_call_module.errors import FormatError, quote
 
-__all__ = ["report_of_onnx"]
-
 # The names that ONNX has for two dtypes, and JAX others (https://onnx.ai/onnx/intro/concepts.html).
 _NAMES = {"float": "float32", "double": "float64"}
 
@@ -25,11 +23,6 @@ def report_of_onnx(path: Path) -> FileReport:
     """Return the report of an ONNX model of any writer.
 
     The operations of branches and loops are counted, too, each as often as it is written down.
-
-    Raises:
-        FormatError: it is no ONNX model, or is damaged.
-        MissingDependencyError: the package `onnx` is not installed.
-        OSError: it cannot be read.
     """
     check_installed()
     import onnx

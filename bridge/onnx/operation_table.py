@@ -39,8 +39,6 @@ from bridge.onnx.rules import (
 from bridge.onnx.rules.sorting import approx_top_k, dynamic_top_k, top_k
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = ["TARGET"]
-
 _FAMILIES = (
     bits, branches, casts, collectives, control_flow, convolutions, division, dots, elementwise,
     gathers, reductions, scatters, shapes, slicing, sorting, windows,

@@ -20,9 +20,6 @@ from savedmodel.variables.extents import (
     within,
 )
 
-__all__ = ["ArrayPart", "is_in_host_memory", "join_parts", "parts_of"]
-
-
 # More entries of one tensor than this, as thousands of devices would make, slow its readers down.
 _MAX_PARTS = 64
 
@@ -96,11 +93,7 @@ def parts_of(array: Any) -> tuple[ArrayPart, ...]:
 
 
 def join_parts(parts: Sequence[ArrayPart]) -> ArrayPart | None:
-    """Return the parts of an array as one, which its holder streams; None for several holders.
-
-    Args:
-        parts: all parts of the array, at least one.
-    """
+    """Return the parts of an array as one, which its holder streams; None for several holders."""
     if any(part.holder != parts[0].holder for part in parts):
         return None
     shards = tuple(shard for part in parts for shard in part.shards)

@@ -38,8 +38,6 @@ from xla_call_module.dimensions import aval_text
 from xla_call_module.dtypes import dtype_from_tensorflow
 from xla_call_module.errors import DtypeError, InteropError, StructureError
 
-__all__ = ["StoredVariable", "new_tensors", "stored_variables"]
-
 _MAX_SHOWN = 5
 # How a pytree of nnx leads to the array of a variable.
 _NNX_VALUES = frozenset({"value", "raw_value"})
@@ -74,10 +72,6 @@ def stored_variables(folder: ModelFolder, index: BundleIndex) -> tuple[StoredVar
     """Return what the checkpoint of a SavedModel has values of, with all its names.
 
     Left out are strings, and other dtypes that JAX does not have.
-
-    Raises:
-        FormatError: the file is damaged.
-        OSError: a file cannot be read.
     """
     names = checkpoint_names(folder, index)
     times = Counter(names.values())
@@ -140,19 +134,7 @@ def _paths(structure: Structure, path: tuple[str, ...]) -> Iterator[tuple[int, t
 def new_tensors(
     params: Any, variables: Sequence[StoredVariable], *, where: str, is_split: bool = False
 ) -> dict[str, BundleTensor]:
-    """Return what is to be written of new values, by the names of the variables.
-
-    Args:
-        params: a pytree of arrays, or a module that holds its parameters; some leaves may be
-            missing.
-        variables: those of the file.
-        where: the path of the file, for messages.
-        is_split: whether the paths of `params` are keys that were split, of one text each.
-
-    Raises:
-        StructureError: a leaf belongs to no variable, to several, or is not of its shape.
-        DtypeError: a leaf is not of the dtype of its variable.
-    """
+    """Return what is to be written of new values, by the names of the variables."""
     given = _match(params, variables, where, is_split=is_split)
     names = sorted(given)
     specs = [given[name][0].spec for name in names]

@@ -24,26 +24,9 @@ from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import DtypeError, StructureError
 
-__all__ = ["check_parameters", "to_constants", "to_variables"]
-
 
 def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tuple[Variable, ...]:
-    """Return a variable for each leaf, named by its pytree path.
-
-    Args:
-        params: a pytree of JAX arrays, numpy arrays and Python numbers. None of them is copied as
-            a whole, but for those on an accelerator, which are fetched in pieces.
-        trainable: a bool, or a prefix of `params` with bools. Integers, booleans, and what a
-            framework does not train, are never trainable.
-        specs: the spec of each leaf that a function was exported for. A numpy array or a number
-            takes the dtype that JAX gave it there; any other difference is kept, and refused by
-            `check_parameters`.
-
-    Raises:
-        DtypeError: a leaf's dtype is none that TensorFlow has, or none that it reads in slices, and
-            several processes hold it; JAX's narrower dtype does not hold a value.
-        StructureError: a leaf is no array or a deleted one, or `trainable` is no prefix.
-    """
+    """Return a variable for each leaf, named by its pytree path."""
     leaves, tree = tree_util.tree_flatten(params)
     asked = check_flags(trainable, params, what="trainable")
     flags = [flag and own for flag, own in zip(asked, trained_leaves(params), strict=True)]
@@ -120,11 +103,7 @@ def to_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Variabl
 
 
 def check_params_tree(exported: export.Exported, tree: tree_util.PyTreeDef) -> None:
-    """Refuse a pytree of parameters that is not the first positional argument.
-
-    Raises:
-        StructureError: the structures differ, or there is no such argument.
-    """
+    """Refuse a pytree of parameters that is not the first positional argument."""
     in_tree: Any = exported.in_tree  # the stub of its class lacks `children`
     first = in_tree.children()[0].children()[:1]
     if first != [tree]:
@@ -138,11 +117,7 @@ def check_params_tree(exported: export.Exported, tree: tree_util.PyTreeDef) -> N
 def check_parameters(
     function: str, specs: Sequence[TensorSpec], variables: Sequence[Variable]
 ) -> None:
-    """Refuse parameters that an exported function was not made for.
-
-    Raises:
-        StructureError, DtypeError: a shape or dtype differs; the message names the path.
-    """
+    """Refuse parameters that an exported function was not made for."""
     for spec, variable in zip(specs, variables, strict=True):
         if spec.dtype != variable.dtype:
             raise DtypeError(

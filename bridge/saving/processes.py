@@ -21,8 +21,6 @@ from jax import tree_util
 from bridge.core._jax import coordination_client
 from xla_call_module.errors import InteropError, StructureError, shown_as_base
 
-__all__ = ["JaxProcesses", "is_multi_process"]
-
 _NAMESPACE = "jax-tf-bridge/save"
 _TIMEOUT_SECONDS = 300.0
 _REPORT_SECONDS = 1.0
@@ -52,11 +50,7 @@ class JaxProcesses:
     __slots__ = ("_client", "_reported", "_save", "_total", "_verb", "rank", "size")
 
     def __init__(self, verb: str = "bridge.save") -> None:
-        """Connect to the other processes, which call the same verb.
-
-        Raises:
-            StructureError: they are connected by something else than JAX's own runtime.
-        """
+        """Connect to the other processes, which call the same verb."""
         self._verb = verb
         self.rank = jax.process_index()
         self.size = jax.process_count()
@@ -71,12 +65,7 @@ class JaxProcesses:
             )
 
     def begin(self, folder: str, agreed: Mapping[str, str]) -> str:
-        """Return the folder that process 0 gives, once all processes have come and agreed.
-
-        Raises:
-            StructureError: another process was called with other arguments.
-            InteropError: another process does not come, or has failed.
-        """
+        """Return the folder that process 0 gives, once all processes have come and agreed."""
         if self.rank == 0:
             return self._invite(folder, agreed)
         invitation = json.loads(self._invitation())
@@ -120,11 +109,7 @@ class JaxProcesses:
             ) from error
 
     def report(self, written: int) -> int:
-        """Report the bytes written here, and return those of all processes, as far as known.
-
-        Raises:
-            InteropError: another process has failed.
-        """
+        """Report the bytes written here, and return those of all processes, as far as known."""
         now = time.monotonic()
         if now - self._reported < _REPORT_SECONDS:
             return self._total + written
@@ -139,11 +124,7 @@ class JaxProcesses:
         return self._total + written
 
     def finish(self) -> None:
-        """Report that all is written here; process 0 waits until it is so everywhere.
-
-        Raises:
-            InteropError: another process has failed, or makes no progress.
-        """
+        """Report that all is written here; process 0 waits until it is so everywhere."""
         self._set("written", _DONE)
         if self.rank == 0:
             self._wait(self._all_are_done, "written")
@@ -155,17 +136,7 @@ class JaxProcesses:
         return len(progress) == self.size and set(progress.values()) == {_DONE}
 
     def succeed(self, size: int) -> int:
-        """Report in process 0 that the folder has appeared; wait for that in the others.
-
-        Args:
-            size: the number of bytes of the folder, in process 0.
-
-        Returns:
-            The size, in all processes.
-
-        Raises:
-            InteropError: process 0 has failed.
-        """
+        """Report in process 0 that the folder has appeared; wait for that in the others."""
         if self.rank:
             self._wait(lambda: "appeared" in self._read("lead"), "written")
             return int(self._read("lead")["appeared"])

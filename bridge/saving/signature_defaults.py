@@ -13,23 +13,11 @@ from xla_call_module.call import TensorSpec
 from xla_call_module.dimensions import symbols
 from xla_call_module.errors import DtypeError, StructureError
 
-__all__ = ["with_defaults"]
-
 
 def with_defaults(
     signatures: Sequence[Signature], defaults: Mapping[str, Any] | None
 ) -> tuple[Signature, ...]:
-    """The signatures with defaults for some of their inputs.
-
-    Args:
-        signatures: those of a file.
-        defaults: arrays by the names of inputs, or by signature keys such mappings.
-
-    Raises:
-        StructureError: there is no such input or signature; an array has another shape, or its
-            input a size that other inputs have, too.
-        DtypeError: a value does not fit the dtype.
-    """
+    """The signatures with defaults for some of their inputs."""
     if defaults is None:
         return tuple(signatures)
     if not isinstance(defaults, Mapping):
@@ -95,11 +83,7 @@ def _to_default(signature: Signature, name: str, value: Any) -> np.ndarray[Any, 
 
 
 def _to_dtype(name: str, value: Any, spec: TensorSpec) -> np.ndarray[Any, Any]:
-    """The value in the dtype of its input, which must hold it.
-
-    Raises:
-        DtypeError: it does not.
-    """
+    """The value in the dtype of its input, which must hold it."""
     given = np.asarray(value)
     dtype = spec.dtype.numpy
     is_python = isinstance(value, bool | int | float | complex | list | tuple)

@@ -25,8 +25,6 @@ from savedmodel.files.remote import address, is_remote, upload
 from savedmodel.rewrite import copy_files
 from xla_call_module.errors import FormatError, StructureError
 
-__all__ = ["MAX_VERSION", "BasePath", "open_base_path", "parse_version"]
-
 # One name for all hidden folders there, so that the next publisher removes what was left.
 _HIDDEN = "publish"
 # Serving's numbers have 64 bits.
@@ -58,11 +56,7 @@ class BasePath(Protocol):
         """Return a context in which no other publisher of this machine takes a number."""
 
     def place(self, folder: Path, version: int) -> str:
-        """Make a finished folder appear as a version; return its path.
-
-        Raises:
-            FileExistsError: the number is taken.
-        """
+        """Make a finished folder appear as a version; return its path."""
 
     def copy(self, name: str, folder: Path) -> None:
         """Copy a version to a new folder."""
@@ -93,12 +87,7 @@ def parse_version(name: str) -> int | None:
 
 
 def open_base_path(path: str | os.PathLike[str]) -> BasePath:
-    """Return the base path at a path or an address.
-
-    Raises:
-        StructureError: the path is not a folder, or is itself a SavedModel.
-        MissingDependencyError: the path is an address, and etils is not installed.
-    """
+    """Return the base path at a path or an address."""
     if is_remote(path):
         return _RemoteBasePath(os.fspath(path))
     folder = Path(os.path.abspath(path))

@@ -47,8 +47,6 @@ from savedmodel.read import read, read_proto, served_graphs
 from savedmodel.write import serialize_proto, write_proto
 from xla_call_module.tracebacks import api_boundary
 
-__all__ = ["compose"]
-
 _FINGERPRINT = "fingerprint.pb"
 _ATTEMPTS = 3
 # How many references from a function a resource may be away.

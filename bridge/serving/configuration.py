@@ -32,21 +32,6 @@ from xla_call_module.errors import StructureError
 from xla_call_module.platforms import parse_platforms
 from xla_call_module.tracebacks import api_boundary, warn
 
-__all__ = [
-    "BATCHING_FILE",
-    "MODELS_FILE",
-    "MONITORING_FILE",
-    "Batching",
-    "ConfigFiles",
-    "ModelConfig",
-    "check_batching",
-    "models_text",
-    "monitoring_text",
-    "parse_batching",
-    "pinned_versions",
-    "write_configs",
-]
-
 BATCHING_FILE = "batching_parameters.txt"
 MODELS_FILE = "models.config"
 MONITORING_FILE = "monitoring.config"
@@ -95,12 +80,7 @@ class Batching:
     pad_variable_length_inputs: bool = False
 
     def __post_init__(self) -> None:
-        """Check the values as the server does.
-
-        Raises:
-            StructureError: the sizes do not increase, the last is not the largest batch, or a
-                number is out of range.
-        """
+        """Check the values as the server does."""
         allowed = parse_sizes(self.allowed_batch_sizes) if self.allowed_batch_sizes else ()
         if allowed is None or list(allowed) != sorted(set(self.allowed_batch_sizes)):
             raise StructureError(
@@ -152,16 +132,7 @@ def _parse_number(name: str, value: Any, least: int) -> int | None:
 
 
 def parse_batching(batching: Any, *, sizes: Sequence[int]) -> Batching | None:
-    """Return the value of the option `batching=`.
-
-    Args:
-        batching: a `Batching`, its fields as a mapping, allowed batch sizes, True for `sizes`, or
-            None.
-        sizes: the sizes that the model is warmed up with, or pads batches to.
-
-    Raises:
-        StructureError: the option is none of these, or the server would refuse it.
-    """
+    """Return the value of the option `batching=`."""
     if batching is None or batching is False:
         return None
     if isinstance(batching, Batching):
@@ -198,11 +169,6 @@ def check_batching(signatures: Sequence[ServedSignature], batching: Batching) ->
 
     Serving joins the inputs of requests along dimension 0, pads the batch, and splits the outputs
     along dimension 0 (tensorflow_serving/batching/batching_session.cc).
-
-    Raises:
-        StructureError: an input or output has no batch dimension, or a size that the server may
-            run does not fit a signature; the message names its constraint; or a signature assigns
-            variables, which would take a step with the rows of several requests.
     """
     for signature in signatures:
         if signature.assigns:
@@ -310,12 +276,7 @@ class ModelConfig:
     labels: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check the values as the server does.
-
-        Raises:
-            StructureError: the name is empty, the path is relative, or the versions or labels
-                make no sense.
-        """
+        """Check the values as the server does."""
         name: Any = self.name  # users may pass anything
         if not isinstance(name, str) or not name:
             raise StructureError(f"A model has the name {name!r}; expected some text.")
@@ -433,11 +394,7 @@ def write_configs(
 
 
 def models_text(models: Sequence[ModelConfig], platforms: Sequence[str]) -> str:
-    """Return the content of models.config, which says how servers for it are started.
-
-    Raises:
-        StructureError: there is no model, two have the same name, or one is no `ModelConfig`.
-    """
+    """Return the content of models.config, which says how servers for it are started."""
     given: Any = models  # users may pass anything
     if not isinstance(given, Sequence) or not all(isinstance(m, ModelConfig) for m in given):
         raise StructureError(
@@ -474,11 +431,7 @@ def monitoring_text() -> str:
 
 
 def pinned_versions(text: str, *, where: str) -> frozenset[int]:
-    """Return the versions that a models.config names one by one, or by labels.
-
-    Raises:
-        FormatError: the text is no models.config.
-    """
+    """Return the versions that a models.config names one by one, or by labels."""
     message: Any = decode_text(text, ModelServerConfig, where=where)
     configs = message.model_config_list.config
     return frozenset(

@@ -10,8 +10,6 @@ from typing import Any
 from bridge.serving.messages import Example
 from savedmodel.protos.schema import Proto
 
-__all__ = ["ExampleFeature", "features_of", "serialize_example"]
-
 # tensorflow/core/framework/types.proto
 _FLOAT, _INT64 = 1, 9
 _PARSE = "ParseExampleV2"
@@ -44,12 +42,7 @@ class ExampleFeature:
 
 
 def features_of(graph: Proto, tensor: str) -> tuple[ExampleFeature, ...] | None:
-    """Return the features that are parsed from a string tensor; None where none are.
-
-    Args:
-        graph: the GraphDef.
-        tensor: the name of the tensor, such as `serving_default_examples:0`.
-    """
+    """Return the features that are parsed from a string tensor; None where none are."""
     functions = {function.signature.name: function for function in graph.library.function}
     return _follow(graph.node, tensor.partition(":")[0], functions)
 

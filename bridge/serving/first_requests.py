@@ -23,8 +23,6 @@ from savedmodel.files.assets import FIRST_REQUESTS_FILE
 from savedmodel.files.folder import write_text
 from xla_call_module.errors import StructureError
 
-__all__ = ["FirstRequest", "FirstRequests", "find_first_requests"]
-
 
 @dataclass(frozen=True, slots=True)
 class FirstRequest:
@@ -90,20 +88,7 @@ def find_first_requests(
     limit: float | None,
     seed: int,
 ) -> FirstRequests:
-    """Return what the first requests to a version compile.
-
-    Args:
-        folder: the folder of the version, with its warmup records.
-        signatures: its signatures; those that call no module compile nothing.
-        allowed: the sizes that the server pads batches to.
-        limit: how many seconds TensorFlow may take to measure them, in a process of its own, after
-            which it is ended; None to measure nothing. What was measured is written to the folder.
-        seed: the seed of the random inputs.
-
-    Raises:
-        MissingDependencyError: they are to be measured, and there is no TensorFlow.
-        FormatError: a warmup record is damaged.
-    """
+    """Return what the first requests to a version compile."""
     compiled = {each.key: each for each in signatures if each.platforms}
     warmed: dict[tuple[str, int], WarmupRequest] = {}
     for request in read_warmup(folder):

@@ -7,20 +7,9 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-__all__ = ["check_keywords"]
-
 
 def check_keywords(function: Callable[..., Any], options: Mapping[str, Any], known: Any) -> None:
-    """Refuse keyword arguments that a function hands on and that nothing takes, as Python does.
-
-    Args:
-        function: the function that was called.
-        options: the keyword arguments that are no parameters of it.
-        known: the `TypedDict` of those that it hands on.
-
-    Raises:
-        TypeError: there is another one; the message has the name that may be meant.
-    """
+    """Refuse keyword arguments that a function hands on and that nothing takes, as Python does."""
     names = [*inspect.signature(function).parameters, *known.__optional_keys__]
     for name in sorted(options.keys() - known.__optional_keys__):
         near = get_close_matches(name, names, n=1)

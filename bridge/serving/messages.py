@@ -15,29 +15,6 @@ from google.protobuf import text_format
 from savedmodel.protos.schema import FILE_NAME, Proto, build_pool, message_class, parse_file
 from xla_call_module.errors import FormatError
 
-__all__ = [
-    "BatchingParameters",
-    "ClassificationRequest",
-    "ClassificationResponse",
-    "ErrorCode",
-    "Example",
-    "GetModelMetadataRequest",
-    "GetModelMetadataResponse",
-    "GetModelStatusRequest",
-    "GetModelStatusResponse",
-    "ModelServerConfig",
-    "MonitoringConfig",
-    "PredictRequest",
-    "PredictResponse",
-    "PredictionLog",
-    "RegressionRequest",
-    "RegressionResponse",
-    "SignatureDefMap",
-    "TensorProto",
-    "decode_text",
-    "encode_text",
-]
-
 _DECLARATIONS = """
 message ModelSpec
   name = 1 string; signature_name = 3 string
@@ -192,11 +169,7 @@ def encode_text(message: Proto) -> str:
 
 
 def decode_text(text: str, kind: type[Proto], *, where: str) -> Proto:
-    """Parse a message in protobuf's text format.
-
-    Raises:
-        FormatError: the text is not such a message.
-    """
+    """Parse a message in protobuf's text format."""
     try:
         return text_format.Parse(text, kind())
     except text_format.ParseError as error:

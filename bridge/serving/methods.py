@@ -14,8 +14,6 @@ import tensorflow as tf
 
 from xla_call_module.errors import DtypeError, StructureError
 
-__all__ = ["MethodName", "ServingMethod", "named_outputs", "parse_method"]
-
 
 @dataclass(frozen=True, slots=True)
 class ServingMethod:
@@ -32,11 +30,7 @@ class ServingMethod:
     outputs: tuple[str, ...] = ()
 
     def check_request(self, specs: Mapping[str, Any]) -> None:
-        """Check that a request is one that the server makes.
-
-        Raises:
-            StructureError: the server does not make it.
-        """
+        """Check that a request is one that the server makes."""
         if not self.outputs:
             return
         spec = specs.get(self.input)
@@ -57,11 +51,7 @@ _METHODS = {
 
 
 def parse_method(method: Any, classes: Sequence[str] | None) -> ServingMethod:
-    """Return the method of a name, `predict` or `tensorflow/serving/predict`.
-
-    Raises:
-        StructureError: there is no such method, or names of classes are not for it.
-    """
+    """Return the method of a name, `predict` or `tensorflow/serving/predict`."""
     known = _METHODS | {listed.name: listed for listed in _METHODS.values()}
     if not isinstance(method, str) or method not in known:
         raise StructureError(f"method={method!r}; expected one of {', '.join(_METHODS)}.")
@@ -76,12 +66,7 @@ def parse_method(method: Any, classes: Sequence[str] | None) -> ServingMethod:
 def named_outputs(
     method: ServingMethod, outputs: Mapping[str, Any], classes: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Return the outputs under the names that the server expects.
-
-    Raises:
-        StructureError: outputs have other names or shapes.
-        DtypeError: outputs have other dtypes.
-    """
+    """Return the outputs under the names that the server expects."""
     if not method.outputs:
         return dict(outputs)
     named = dict(outputs)

@@ -11,14 +11,6 @@ import tensorflow as tf
 
 from xla_call_module.errors import DtypeError, StructureError, quote
 
-__all__ = [
-    "PreprocessedRequest",
-    "as_function",
-    "named_tensors",
-    "parameters_of",
-    "read_request",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class PreprocessedRequest:
@@ -43,20 +35,7 @@ def read_request(
     one_name: str,
     beside: Collection[str] = (),
 ) -> PreprocessedRequest:
-    """Return the request that the options of `compose` describe.
-
-    Args:
-        inputs: the specs of the signature's inputs.
-        preprocess: the function from a request to inputs, or None.
-        request: the specs of a request's tensors, or None.
-        examples: whether a request is serialized `tf.Example`s, or their features.
-        one_name: the name of the input for `tf.Example`s.
-        beside: the names that `postprocess` has as parameters.
-
-    Raises:
-        StructureError: the options do not fit each other.
-        DtypeError: a feature cannot have the dtype of an input.
-    """
+    """Return the request that the options of `compose` describe."""
     if request is not None and preprocess is None and not {*request} <= {*beside}:
         raise StructureError(
             "request= says what preprocess= takes, or postprocess= besides the outputs, and no "
@@ -159,22 +138,14 @@ def _trace(function: Any, given: Mapping[str, Any]) -> Any:
 
 
 def as_function(function: Any) -> Any:
-    """Return a TensorFlow function, made of a Python function where it is one.
-
-    Raises:
-        StructureError: the value is not a function.
-    """
+    """Return a TensorFlow function, made of a Python function where it is one."""
     if not callable(function):
         raise StructureError(f"{function!r} is not a function; expected a function of tensors.")
     return function if hasattr(function, "get_concrete_function") else tf.function(function)
 
 
 def named_tensors(value: Any, names: Sequence[str], what: str) -> dict[str, Any]:
-    """Return the result of a function as tensors by name.
-
-    Raises:
-        StructureError: the result is something else.
-    """
+    """Return the result of a function as tensors by name."""
     if isinstance(value, Mapping):
         return dict(value)
     if tf.is_tensor(value) or isinstance(value, tf.TensorSpec):
@@ -262,12 +233,7 @@ def _is_cast(spec: Any) -> bool:
 
 
 def _to_feature(name: str, spec: Any) -> Any:
-    """Return the feature that holds a row of a tensor.
-
-    Raises:
-        StructureError: a row has no fixed shape.
-        DtypeError: no feature can hold its elements.
-    """
+    """Return the feature that holds a row of a tensor."""
     if not spec.shape.rank or spec.shape[0] is not None or None in spec.shape[1:]:
         raise StructureError(
             f"{name} is {spec}, and a tf.Example has rows of fixed shapes only. To do: pass the "

@@ -14,8 +14,6 @@ from xla_call_module.call import CallModule
 from xla_call_module.errors import InteropError
 from xla_call_module.node import decode_node, is_call
 
-__all__ = ["PROGRAM_FILES", "have_same_program"]
-
 # The graph with its modules, which have the lines of the source in them, and its hash.
 PROGRAM_FILES = frozenset({PROTO_FILE, "fingerprint.pb"})
 

@@ -73,8 +73,6 @@ from xla_call_module.errors import (
 )
 from xla_call_module.tracebacks import api_boundary
 
-__all__ = ["Published", "publish", "rollback"]
-
 
 class PublishOptions(SaveOptions, total=False):
     """The options of `bridge.save` and of `bridge.serving.compose` that `publish` takes."""
@@ -710,11 +708,7 @@ def _count_records(folder: Path) -> int:
 def _place(
     base: BasePath, folder: Path, version: int | None, *, newest: int | None = None
 ) -> tuple[str, int]:
-    """Move the folder to its number, or to the next free one; return its path and number.
-
-    Raises:
-        _SupersededError: it was made of the newest version, which is another one now.
-    """
+    """Move the folder to its number, or to the next free one; return its path and number."""
     while True:
         with base.numbering():
             if newest is not None and max(base.versions(), default=0) != newest:

@@ -9,14 +9,6 @@ from dataclasses import dataclass
 from savedmodel.files.remote import is_remote
 from xla_call_module.versions import OLDEST, parse_release
 
-__all__ = [
-    "ServerCommand",
-    "compilation_flags",
-    "compiles",
-    "server_commands",
-    "servers_comment",
-]
-
 # tensorflow_serving/model_servers/main.cc calls DisableXlaCompilation() unless one of them is
 # there, and every XlaCallModule then fails with "XLA compilation disabled".
 _FLAGS = {
@@ -74,15 +66,7 @@ def servers_comment(platforms: Collection[str]) -> str:
 def server_commands(
     base_path: str, options: Sequence[str], platforms: Collection[str], tensorflow: str
 ) -> tuple[ServerCommand, ...]:
-    """Return the command of each platform that TensorFlow Serving has an image for.
-
-    Args:
-        base_path: the folder above the versions, or its address.
-        options: the options that name the model.
-        platforms: the platforms that it was exported for; none where it calls no module, so that
-            every server runs it as it is.
-        tensorflow: the oldest TensorFlow that reads it; empty where that is unknown.
-    """
+    """Return the command of each platform that TensorFlow Serving has an image for."""
     commands = []
     for platform in [name for name in _FLAGS if name in platforms] or ["cpu"]:
         all_options = (*options, *compilation_flags({platform} & {*platforms}))

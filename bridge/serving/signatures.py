@@ -24,15 +24,6 @@ from xla_call_module.dtypes import DTYPES, DType
 from xla_call_module.errors import FormatError, InteropError, StructureError
 from xla_call_module.node import OP
 
-__all__ = [
-    "DTYPES_BY_ENUM",
-    "STRING",
-    "ServedSignature",
-    "ServedTensor",
-    "not_made_up",
-    "read_signatures",
-]
-
 STRING = 7  # DT_STRING in tensorflow/core/framework/types.proto, which JAX has nothing like
 # The operations of tensorflow/core/ops/{resource_variable,state,training}_ops.cc that write to a
 # variable; what begins with Scatter and with TensorScatter is another operation.
@@ -129,11 +120,7 @@ class ServedSignature:
         return size if isinstance(size, int) else None
 
     def sizes_at(self, batch: int) -> dict[str, int]:
-        """The dimension variables that follow from a batch size.
-
-        Raises:
-            StructureError: the signature does not take this batch size.
-        """
+        """The dimension variables that follow from a batch size."""
         if not self.has_free_batch:
             if self.fixed_batch is not None and self.fixed_batch != batch:
                 raise StructureError(
@@ -149,11 +136,7 @@ class ServedSignature:
         return values
 
     def check_shapes(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Check that the inputs may have these shapes together.
-
-        Raises:
-            StructureError: two of them contradict each other, or a constraint.
-        """
+        """Check that the inputs may have these shapes together."""
         self._bind(shapes, "The example")
 
     def _bind(self, shapes: Mapping[str, Sequence[int]], what: str) -> dict[str, int]:
@@ -183,12 +166,7 @@ class ServedSignature:
         return next((size for size in self.buckets if size >= batch), batch)
 
     def shapes_at(self, batch: int) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each input for a batch size.
-
-        Raises:
-            StructureError: the signature does not take this batch size, or it leaves a dimension
-                open.
-        """
+        """Return the shape of each input for a batch size."""
         values = self.sizes_at(batch)
         return {tensor.name: self._shape_at(tensor, batch, values) for tensor in self.inputs}
 
@@ -244,12 +222,7 @@ def not_made_up(key: str, tensor: ServedTensor, reason: str) -> str:
 def read_signatures(
     folder: str | os.PathLike[str] | ModelFolder,
 ) -> tuple[ServedSignature, ...]:
-    """Return the signatures of a SavedModel of any writer, sorted by their keys.
-
-    Raises:
-        FormatError: the file is damaged, or has no signature that Serving could call.
-        OSError: it cannot be read.
-    """
+    """Return the signatures of a SavedModel of any writer, sorted by their keys."""
     return read_one_version(folder, _read_signatures)
 
 

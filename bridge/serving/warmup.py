@@ -44,16 +44,6 @@ from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 from xla_call_module.tracebacks import api_boundary
 
-__all__ = [
-    "MAX_RECORDS",
-    "WarmupRequest",
-    "add_warmup",
-    "drawn_requests",
-    "read_warmup",
-    "warmup_sizes",
-    "write_warmup",
-]
-
 # tensorflow_serving/servables/tensorflow/saved_model_warmup_util.h
 MAX_RECORDS = 1000
 # protobuf's limit for one message, https://protobuf.dev/programming-guides/proto-limits/, less what
@@ -184,12 +174,7 @@ def _encode_tensor(array: np.ndarray[Any, Any], proto: Proto) -> None:
 
 
 def read_warmup(folder: Path) -> Iterator[WarmupRequest]:
-    """Yield the warmup records of a SavedModel of any writer.
-
-    Raises:
-        FormatError: a record is damaged.
-        OSError: the file cannot be read.
-    """
+    """Yield the warmup records of a SavedModel of any writer."""
     file = folder / WARMUP_FILE
     for number, record in enumerate(read_records(file) if file.exists() else ()):
         log: Any = PredictionLog()
@@ -238,13 +223,7 @@ class WarmupRequest:
 def _requests_of(
     signatures: Sequence[ServedSignature], warmup: Any, *, allowed: Sequence[int], seed: int
 ) -> list[WarmupRequest]:
-    """Return the requests that `warmup=` asks for.
-
-    Raises:
-        StructureError: no signature takes the examples; a size does not fit a signature; the inputs
-            of a size cannot be made up; a request would be larger than a message can be.
-        DtypeError: an example has another dtype than the signature.
-    """
+    """Return the requests that `warmup=` asks for."""
     by_key = _by_signature(signatures, warmup, allowed)
     requests: list[WarmupRequest] = []
     for signature in signatures:
@@ -455,9 +434,6 @@ def drawn_requests(
     """Make up inputs for each batch size: random numbers, and zeros for integers.
 
     An integer may be an index, a token or the length of a loop, and zero is any of them.
-
-    Raises:
-        StructureError: a size does not fit the signature, or its inputs cannot be made up.
     """
     if not signature.has_free_batch and signature.fixed_batch is None:
         sizes = sizes[:1]  # no input has a batch dimension, so all sizes are the same request

@@ -16,5 +16,3 @@ make one of these where its rules are, and call `bind_source` with it.
 """
 
 from __future__ import annotations
-
-__all__ = ()

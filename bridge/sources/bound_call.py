@@ -44,8 +44,6 @@ from xla_call_module.passes.platform_selection import select_platforms
 from xla_call_module.stablehlo.modules import custom_call_target, open_module, walk
 from xla_call_module.stablehlo.operation_locations import describe_location, describe_primitive
 
-__all__ = ["BoundCall", "bind", "bind_source"]
-
 # What JAX calls the argument of a VJP (jax/_src/export/_export.py); without it names are plainer.
 _OF_VJP = "args_and_out_cts_flat_jax["
 # The output of a signature that only assigns, as in a SavedModel.
@@ -95,22 +93,7 @@ def bind_source(
     outputs: Names | None,
     order: int = 0,
 ) -> BoundCall:
-    """The call to convert, bound to its parameters.
-
-    Args:
-        source: as for `read_source`.
-        format_: the format that the call is for.
-        params: as for `read_source`.
-        args: the same.
-        platform: one of those that it was lowered for.
-        inputs: names as for `bridge.save`.
-        outputs: the same for the results.
-        order: the number of times that it is differentiated first.
-
-    Raises:
-        InteropError: it is none of these, is damaged, or does not fit the parameters.
-        OSError: a file cannot be read.
-    """
+    """The call to convert, bound to its parameters."""
     read = read_source(source, format_, params=params, args=args, platform=platform)
     return bind(read, format_, platform=platform, inputs=inputs, outputs=outputs, order=order)
 
@@ -125,21 +108,7 @@ def bind(
     order: int = 0,
     state: Container[str] | None = None,
 ) -> BoundCall:
-    """Return the call to convert, bound to its parameters.
-
-    Args:
-        source: the function.
-        format_: the format that the call is for.
-        platform: one of those that it was lowered for.
-        inputs: names as for `bridge.save`.
-        outputs: the same for the results.
-        order: the number of times that it is differentiated first.
-        state: the names of the variables that the model keeps; None where it keeps none, so that
-            those that are assigned are inputs, and their new values outputs.
-
-    Raises:
-        InteropError: it does not fit the parameters.
-    """
+    """Return the call to convert, bound to its parameters."""
     call, exported = source.call, source.exported
     values = {} if source.params is None else _parameters(source)
     names = _names(source, values, has_new=state is None)
@@ -193,13 +162,7 @@ class _Names:
 
 
 def _names(source: Source, parameters: Mapping[int, tuple[str, Array]], *, has_new: bool) -> _Names:
-    """Return the names of all arguments, and of the results.
-
-    Args:
-        source: the function.
-        parameters: the name and array of each leaf of the parameters.
-        has_new: whether new values of variables are among the results.
-    """
+    """Return the names of all arguments, and of the results."""
     call = source.call
     free = [index for index in range(len(call.args)) if index not in parameters]
     named = dict(zip(free, input_names(call.name, call, free, None), strict=True))

@@ -15,8 +15,6 @@ from typing import Any
 from savedmodel.files.remote import is_remote, parse_path
 from xla_call_module.errors import StructureError
 
-__all__ = ["target_file"]
-
 
 def _alone(path: Path) -> Sequence[Path]:
     del path
@@ -27,15 +25,6 @@ def target_file(
     path: Any, *, overwrite: bool, beside: Callable[[Path], Sequence[Path]] = _alone
 ) -> Path:
     """Return the absolute path of the file to write, if it may be written.
-
-    Args:
-        path: the path, as it was passed.
-        overwrite: whether files that are there may be replaced.
-        beside: returns the other files that are written with it.
-
-    Raises:
-        ArgumentError: it is no path.
-        StructureError: it is no path of a file on a disk, or there is a file.
 
     >>> target_file("model.onnx", overwrite=True).name
     'model.onnx'

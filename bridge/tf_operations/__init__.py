@@ -28,5 +28,3 @@ and edge values; and a line in `CHANGELOG.md`.
 """
 
 from __future__ import annotations
-
-__all__ = ()

@@ -14,8 +14,6 @@ from bridge.graphs.values import Value
 from bridge.tf_operations.operation_graph import Graph
 from xla_call_module.dtypes import Array
 
-__all__ = ["RULES", "bitcast", "in_total_order"]
-
 # Of each dtype of floats the bits of the exponent and of the fraction.
 _FORMATS = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "float64": (11, 52)}
 

@@ -12,8 +12,6 @@ from bridge.tf_operations.bits import bitcast
 from bridge.tf_operations.operation_graph import Graph
 from xla_call_module.size_polynomials import broadcast
 
-__all__ = ["divide", "is_complex", "join", "power", "rsqrt", "size", "split"]
-
 
 def is_complex(value: Value) -> bool:
     """Return whether the elements are complex numbers."""

@@ -26,8 +26,6 @@ from bridge.tf_operations.signatures import has_kernel
 from xla_call_module.size_polynomials import Dim, floordiv, is_static, numbers_of, product
 from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
 
-__all__ = ["RULES"]
-
 _MAX_SPATIAL = 3
 _INTEGERS = ("int8", "int16", "int32", "uint8", "uint16")  # which are convolved as int32
 # The orders of dimensions in the gradient of a kernel: of a convolution of the images, with the

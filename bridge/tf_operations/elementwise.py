@@ -31,8 +31,6 @@ from bridge.tf_operations.pooling import fuse_mean_of_windows
 from xla_call_module.size_polynomials import lower_bound
 from xla_call_module.stablehlo.attributes import comparison_direction
 
-__all__ = ["RULES", "erf"]
-
 _ACCURACY = ("result_accuracy",)  # a permission to be less precise, of which no use is made
 
 

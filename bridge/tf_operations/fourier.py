@@ -9,8 +9,6 @@ from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.tf_operations.operation_graph import Graph
 
-__all__ = ["RULES"]
-
 
 def _fft(graph: Graph, op: Operation) -> Value:
     (value,) = op.operands

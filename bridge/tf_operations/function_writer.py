@@ -23,8 +23,6 @@ from savedmodel.tensorflow_graph import FunctionName, GraphFunction, GraphNode, 
 from xla_call_module.dtypes import Array, DType, dtype_from_name
 from xla_call_module.size_polynomials import is_static, numbers_of
 
-__all__ = ["FunctionWriter"]
-
 # A constant of no more elements is in each function that needs it, and is no argument of it.
 _MAX_REPEATED = 16
 # What TensorFlow's own loops carry first, and tf2onnx takes every loop to carry: the number
@@ -49,12 +47,7 @@ class FunctionWriter:
     for_converters: bool
 
     def __init__(self, name: str, *, for_converters: bool = False) -> None:
-        """Begin with the functions of a graph.
-
-        Args:
-            name: the name that those of the functions begin with.
-            for_converters: whether converters are to read them.
-        """
+        """Begin with the functions of a graph."""
         self.functions, self.for_converters = [], for_converters
         self._name = re.sub(r"\W", "_", name, flags=re.ASCII)
         self._names: set[str] = set()
@@ -77,16 +70,7 @@ class FunctionWriter:
         carries: bool = False,
         counts: bool = False,
     ) -> FunctionName:
-        """Return the name of the function of a body, which is written.
-
-        Args:
-            kind: what it is, for its name.
-            graph: the graph of the body.
-            inputs: its own arguments.
-            captured: the values of the graph around it that are arguments behind these.
-            carries: whether it returns the captured values, too.
-            counts: whether its first arguments are those of `_COUNTS`, which it returns then, too.
-        """
+        """Return the name of the function of a body, which is written."""
         name = self.unique(kind)
         arguments = [*inputs, *captured]
         passed = captured if carries else ()
@@ -227,13 +211,7 @@ class _NodeWriter:
         self.plain(node, [self.tensor(name) for name in node.inputs], node.attributes)
 
     def plain(self, node: Node, inputs: Sequence[str], attributes: Mapping[str, Any]) -> None:
-        """Add the one operation that a node is.
-
-        Args:
-            node: the node.
-            inputs: its tensors, and after them others that TensorFlow's operation takes.
-            attributes: the attributes besides those that follow from dtypes.
-        """
+        """Add the one operation that a node is."""
         signature = signature_of(node.op_type)
         assert signature is not None, f"{node.op_type} has a signature"
         dtypes = [self.graph.dtype_of(name) for name in node.inputs]
@@ -339,12 +317,7 @@ def _while(writer: _NodeWriter, node: Node) -> None:
 
 
 def _counting(function: GraphFunction, *, returns: bool) -> GraphFunction:
-    """Return a function of a loop that takes what TensorFlow's own loops have first.
-
-    Args:
-        function: the condition or the body of the loop, as it would be without.
-        returns: whether it is the body, which returns these, too.
-    """
+    """Return a function of a loop that takes what TensorFlow's own loops have first."""
     taken = tuple(GraphTensor(name, _INT32, ()) for name in _COUNTS)
     nodes, ends = function.nodes, function.results
     if returns:

@@ -20,8 +20,6 @@ from xla_call_module.linalg.library_calls import TARGETS, array_operands, librar
 from xla_call_module.size_polynomials import Dim, minimum
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = ["CUSTOM_CALLS", "PACKED", "QR_CALLS", "RULES", "PackedRead", "fuse_triangle"]
-
 # The nodes that stand for what TensorFlow does not return, which must not be read.
 PACKED = "PackedReflectors"
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from bridge.graphs.tensor_graph import Node, TensorGraph
 
-__all__ = ["free_names", "live_nodes", "names_used"]
-
 
 def live_nodes(nodes: Sequence[Node], results: Sequence[str]) -> list[Node]:
     """Return the nodes that some results depend on, in their order."""

@@ -14,8 +14,6 @@ from bridge.tf_operations.liveness import live_nodes, names_used
 from bridge.tf_operations.operation_graph import Graph, ListedRow
 from xla_call_module.size_polynomials import Iteration, of_atom
 
-__all__ = ["RULES"]
-
 
 def _while(graph: Graph, op: Operation) -> Sequence[Value]:
     condition, body = op.regions

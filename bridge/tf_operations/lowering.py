@@ -28,8 +28,6 @@ from xla_call_module.size_polynomials import Measured, Shape, of_atom
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
 from xla_call_module.stablehlo.modules import walk
 
-__all__ = ["lower_call"]
-
 _CPU = "cpu"
 
 
@@ -40,18 +38,7 @@ def lower_call(
     name_prefix: str = "",
     for_converters: bool = False,
 ) -> TensorFlowGraph:
-    """Return the computation of a call in TensorFlow's own operations.
-
-    Args:
-        call: the call, for one platform.
-        shape_assertions: whether it asserts what the export asks of sizes.
-        name_prefix: what the names of all functions begin with.
-        for_converters: whether converters are to read it, and TensorFlow is not to run it.
-
-    Raises:
-        InteropError: an operation that TensorFlow cannot express; the message names it and its
-            place in the source.
-    """
+    """Return the computation of a call in TensorFlow's own operations."""
     platform = _CPU if _CPU in call.platforms else call.platforms[0]
     plain = run_passes(dataclasses.replace(call, exported=b""), [select_platforms([platform])])
     plain = decompose(plain, DECOMPOSITIONS).call
@@ -76,16 +63,7 @@ def _lower(
     prefix: str,
     for_converters: bool,
 ) -> TensorFlowGraph:
-    """Return the graph of a call, whose calls of LAPACK are replaced by loops but for some.
-
-    Args:
-        call: the call, whose arguments the graph takes.
-        plain: the same for one platform, without what is decomposed; it may take fewer of them.
-        native: the targets of the custom calls that TensorFlow has a kernel for.
-        asserts_shapes: whether it asserts what the export asks of sizes.
-        prefix: what the names of all functions begin with.
-        for_converters: whether converters are to read it.
-    """
+    """Return the graph of a call, whose calls of LAPACK are replaced by loops but for some."""
     outermost = Graph(for_converters=for_converters)
     values = {index: _argument(outermost, call.args[index]) for index in call.kept}
     arguments = [values[index] for index in plain.kept]

@@ -22,8 +22,6 @@ from savedmodel.tensorflow_graph import (
 )
 from xla_call_module.dtypes import DType, dtype_from_name
 
-__all__ = ["narrow_sizes"]
-
 _INT64, _INT32 = (dtype_from_name(name, where="") for name in ("int64", "int32"))
 _WIDE, _NARROW = np.iinfo(np.int64), np.iinfo(np.int32)
 # Integers of these dtypes stay what they are, whatever integers they become.
@@ -37,13 +35,7 @@ _Place = tuple[str, str, str, int]
 
 
 def narrow_sizes(graph: TensorFlowGraph, *, is_wide: bool) -> TensorFlowGraph:
-    """Return a graph with int32 in the place of int64 where these are sizes.
-
-    Args:
-        graph: the graph.
-        is_wide: whether the program has integers of 64 bits of its own, which may come from counts
-            and from integers of 32 bits.
-    """
+    """Return a graph with int32 in the place of int64 where these are sizes."""
     functions = {function.name: function for function in (graph.main, *graph.functions)}
     groups = _Groups(functions, is_wide=is_wide)
     for function in functions.values():

@@ -21,8 +21,6 @@ from bridge.tf_operations.signatures import (
 )
 from xla_call_module.size_polynomials import Dim, Shape, is_static
 
-__all__ = ["VARIANT", "Graph", "ListedRow"]
-
 VARIANT = np.dtype(object)  # of a value that is a list of tensors
 
 _SCATTERS = {"none": "TensorScatterUpdate", "add": "TensorScatterAdd", "max": "TensorScatterMax",
@@ -127,11 +125,7 @@ class Graph(TensorGraph):
         results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
         **attributes: Any,
     ) -> list[Value]:
-        """Return all results of an operation, computed in a wider dtype where there is no kernel.
-
-        Raises:
-            DtypeError: TensorFlow cannot compute it, nor in a wider dtype.
-        """
+        """Return the results of an operation, in a wider dtype where there is no kernel."""
         if op_type == "Div" and "int" in results[0][1].name:
             op_type = "IntegerDiv"
         if op_type == "Reshape" and self.for_converters:
@@ -194,17 +188,7 @@ class Graph(TensorGraph):
         step: Callable[[Any, Value, list[Value]], Sequence[Value]],
         rows: Rows | None = None,
     ) -> list[Value]:
-        """Return the carried values behind a loop of a number of iterations, a scalar of int64.
-
-        Args:
-            limit: the number of iterations.
-            inits: the carried values before the first iteration.
-            step: a function of the graph of the body, the iteration number and the carried values
-                to their next values.
-            rows: a function of the graph of the body, the carried values and their next ones to
-                the row that each array gets in an iteration, by its index, of those that are
-                nothing but such rows behind the loop.
-        """
+        """Return the carried values behind a loop of a number of iterations, a scalar of int64."""
 
         def goes_on(body: Graph, values: list[Value]) -> Value:
             return nodes.elementwise(body, "Less", values[0], limit)

@@ -43,8 +43,6 @@ from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = ["ASSERTIONS", "DECOMPOSITIONS", "TARGET"]
-
 _FAMILIES = (
     bits, branches, collectives, convolutions, dots, elementwise, fourier, gathers, linear_algebra,
     loops, reductions, scatters, shapes, slicing, sorting, windows, pooling,
@@ -52,11 +50,7 @@ _FAMILIES = (
 
 
 def _dtype_of(element: str, *, where: str) -> np.dtype[Any]:
-    """Return the dtype of a StableHLO element type.
-
-    Raises:
-        DtypeError: TensorFlow has none.
-    """
+    """Return the dtype of a StableHLO element type."""
     for dtype in DTYPES:
         if dtype.mlir == element:
             return dtype.numpy

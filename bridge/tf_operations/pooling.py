@@ -18,8 +18,6 @@ from bridge.graphs.values import Value
 from xla_call_module.size_polynomials import Dim, product
 from xla_call_module.stablehlo.attributes import comparison_direction
 
-__all__ = ["RULES", "fuse_mean_of_windows", "pooled"]
-
 _RANK = 4
 Row = tuple[int, int, int, int]
 

@@ -19,8 +19,6 @@ from bridge.graphs.values import Value, of_sizes
 from bridge.tf_operations.signatures import BROADCASTING, max_rank
 from xla_call_module.size_polynomials import Dim, Shape, product
 
-__all__ = ["within_kernel"]
-
 _Results = Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]]
 
 

@@ -16,8 +16,6 @@ from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.tf_operations.operation_graph import Graph
 
-__all__ = ["RULES"]
-
 _OPERATIONS = {"add": "ReduceSum", "and": "All", "maximum": "ReduceMax", "minimum": "ReduceMin",
                "multiply": "ReduceProd", "or": "Any"}  # fmt: skip
 _OF_BOOLS = {"add": "or", "maximum": "or", "minimum": "and", "multiply": "and"}

@@ -15,17 +15,6 @@ import numpy as np
 
 from xla_call_module.errors import DtypeError
 
-__all__ = [
-    "BROADCASTING",
-    "Signature",
-    "computation_dtype",
-    "has_kernel",
-    "input_attributes",
-    "max_rank",
-    "operation_signature",
-    "signature_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Signature:
@@ -317,9 +306,6 @@ def has_kernel(op_type: str, dtype: np.dtype[Any]) -> bool:
 
 def computation_dtype(op_type: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype in which an operation is computed: the same, or a wider one.
-
-    Raises:
-        DtypeError: there is none that gives the same numbers.
 
     >>> computation_dtype("Round", np.dtype("float16"))
     dtype('float32')

@@ -23,8 +23,6 @@ from xla_call_module.size_polynomials import Dim
 from xla_call_module.stablehlo.sort_keys import SortKey, sort_keys_of
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = ["CUSTOM_CALLS", "RULES", "top_k"]
-
 
 def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
     axis = op.integer("dimension", -1) % op.operands[0].rank

@@ -25,8 +25,6 @@ from xla_call_module.dtypes import Array
 from xla_call_module.stablehlo.refining import accepts_sizes
 from xla_call_module.tracebacks import warn
 
-__all__ = ["given_trials", "make_trials"]
-
 _Reference = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]
 
 
@@ -35,10 +33,6 @@ def make_trials(bound: Mapping[str, BoundCall], *, seed: int = 0) -> Iterator[Tr
 
     Where a signature assigns variables, all of them are called by turns first, one step after the
     other; each trial after these has the first values of the variables.
-
-    Args:
-        bound: the call of each signature.
-        seed: the seed of the random numbers.
     """
     references = {key: _reference(one) for key, one in bound.items()}
     if any(one.assigned for one in bound.values()):
@@ -95,12 +89,7 @@ def _drawn(
 def given_trials(
     bound: Mapping[str, BoundCall], samples: Mapping[str, Sequence[Mapping[str, Array]]]
 ) -> Iterator[Trial]:
-    """Yield the trials of calls with given inputs, each with the first values of variables.
-
-    Args:
-        bound: the call of each signature.
-        samples: the inputs of calls, by signature.
-    """
+    """Yield the trials of calls with given inputs, each with the first values of variables."""
     for key, calls in samples.items():
         run, precisions = _reference(bound[key]), _precisions(bound[key])
         step = int(bool(bound[key].assigned))

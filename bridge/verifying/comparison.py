@@ -12,18 +12,6 @@ import numpy as np
 from xla_call_module.analyses.dependence import epsilon_of
 from xla_call_module.dimensions import aval_text
 
-__all__ = [
-    "Tolerance",
-    "describe_difference",
-    "describe_overflow",
-    "greatest_error",
-    "has_infinity",
-    "is_finite",
-    "is_nan",
-    "is_special",
-    "largest",
-]
-
 # Relative to the largest number of an array. Two versions of XLA round, fuse and approximate
 # differently, and each order of differentiation does it again.
 _RTOL = {"float64": 1e-10, "float32": 1e-4, "float16": 2**-7, "bfloat16": 2**-4}
@@ -80,15 +68,7 @@ def describe_difference(
     scale: float = 0.0,
     precisions: Iterable[str] = (),
 ) -> str | None:
-    """Return the text about the worst element; None where the arrays agree.
-
-    Args:
-        actual: the array of TensorFlow.
-        expected: the array of JAX.
-        tolerance: the allowed difference; integers and booleans must be equal.
-        scale: the largest number that the arrays were computed with.
-        precisions: the dtypes of floats that they were computed with, besides their own.
-    """
+    """Return the text about the worst element; None where the arrays agree."""
     if text := _other_aval(actual, expected):
         return text
     if jnp.issubdtype(expected.dtype, jnp.inexact):

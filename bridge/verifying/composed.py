@@ -28,8 +28,6 @@ from savedmodel.protos.schema import Proto
 from savedmodel.read import read_proto, served_graphs
 from xla_call_module.dtypes import DTYPES, Array, dtype_from_name
 
-__all__ = ["AFTER", "BEFORE", "composed_inputs", "composed_keys", "verify_composed"]
-
 # What the loaded object has beside each composed signature.
 BEFORE, AFTER = "before_", "after_"
 _PROGRAM = "composed_run.py"

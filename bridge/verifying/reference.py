@@ -32,8 +32,6 @@ from xla_call_module.stablehlo.refining import accepts_sizes
 from xla_call_module.tracebacks import warn
 from xla_call_module.versions import DEVIATIONS
 
-__all__ = ["deviations_of", "make_trials"]
-
 
 def make_trials(
     model: LoadedModel,
@@ -48,17 +46,6 @@ def make_trials(
     Random inputs have several sizes, inputs at the edges of their dtypes one. Gradients are taken
     with respect to all differentiable inputs, and once to the variables. A signature that assigns
     variables has a trial for each of some steps, with random or given inputs.
-
-    Args:
-        model: the loaded file.
-        seed: the seed of the random numbers.
-        request: the inputs to try; by default all kinds.
-        progress: a function of the number of finished trials and of all trials.
-        others: the names of the inputs of further signatures, which the request may be for.
-
-    Raises:
-        InteropError: JAX cannot run a signature here, no sizes meet its constraints, or the inputs
-            of the request do not fit.
     """
     require_own_runtime("what to compare with")
     wanted = request or TrialRequest()
@@ -161,11 +148,7 @@ class _SignatureReference:
         return kinds + [(kind, edge) for kind in edges if self.inputs]
 
     def _given_sizes(self, given: Mapping[str, Array]) -> dict[str, int]:
-        """Return the dimension variables that the user's arrays have.
-
-        Raises:
-            StructureError: the shapes are not those that the signature takes.
-        """
+        """Return the dimension variables that the user's arrays have."""
         shapes: list[tuple[int, ...] | None] = [None] * len(self._specs)
         for name, index in self.inputs.items():
             shapes[index] = given[name].shape

@@ -19,8 +19,6 @@ from bridge.verifying.trials import Trial, read_results, write_trials
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import MissingDependencyError, installing
 
-__all__ = ["TensorFlowRun", "json_lines", "run_program", "run_trials"]
-
 _PROGRAM, _PROBES = "tensorflow_run.py", "tensorflow_probes.py"
 _MAX_SILENCE = 600.0  # seconds without a line of output
 _MAX_SECONDS = threading.TIMEOUT_MAX
@@ -57,21 +55,7 @@ def run_trials(
     limit: float = _MAX_SECONDS,
     progress: Callable[[int, int], None] | None = None,
 ) -> TensorFlowRun:
-    """Run trials of a SavedModel in TensorFlow.
-
-    Args:
-        path: the folder of the SavedModel.
-        trials: the trials.
-        python: the interpreter of an environment with TensorFlow; by default this one. Neither JAX
-            nor this package need be installed there, and JAX cannot be imported.
-        silence: the number of seconds without output after which the process is killed.
-        limit: the number of seconds after which it is killed, whatever it does.
-        progress: a function of the number of finished trials and of all trials.
-
-    Raises:
-        MissingDependencyError: TensorFlow cannot be imported in that environment.
-        OSError: the interpreter does not exist.
-    """
+    """Run trials of a SavedModel in TensorFlow."""
 
     def shown(done: int) -> None:
         if progress is not None:
@@ -101,19 +85,7 @@ def run_program(
     limit: float = _MAX_SECONDS,
     shown: Callable[[int], None] = lambda _: None,
 ) -> tuple[list[dict[str, Any]], int, str]:
-    """Return the JSON lines that a program of this room writes, its status, and its last words.
-
-    Args:
-        files: the program, and what it imports, in the folder of this module.
-        arguments: its arguments.
-        python: the interpreter; by default this one.
-        silence: the number of seconds without output after which the process is killed.
-        limit: the number of seconds after which it is killed, whatever it does.
-        shown: a function of the number of finished trials.
-
-    Raises:
-        OSError: the interpreter does not exist.
-    """
+    """Return the JSON lines that a program of this room writes, its status, and its last words."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
         # Python puts a program's folder on the path, and this package has modules with the names
         # of Python's own.
@@ -148,13 +120,7 @@ def _run(
 def json_lines(
     process: subprocess.Popen[str], stdout: IO[str], silence: float
 ) -> Iterator[dict[str, Any]]:
-    """Yield the objects that a process writes, one in a line.
-
-    Args:
-        process: the process, which is killed if it is silent for too long.
-        stdout: what it writes to.
-        silence: the number of seconds.
-    """
+    """Yield the objects that a process writes, one in a line."""
     while True:
         watchdog = threading.Timer(silence, process.kill)
         watchdog.start()

@@ -16,8 +16,6 @@ from bridge.verifying.comparison import Tolerance
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError
 
-__all__ = ["TrialRequest", "conversion_tolerance", "request_trials", "to_tolerance"]
-
 _KINDS = (RANDOM, *EDGES)
 _STEPS = 3
 _QUICK_SIZE = SIZES[len(SIZES) // 2]
@@ -49,14 +47,7 @@ class TrialRequest:
         return {name: given[place] for name, place in places.items()}
 
     def check_inputs(self, signatures: Mapping[str, Collection[str]]) -> None:
-        """Refuse arrays that no signature takes.
-
-        Args:
-            signatures: the names of the inputs of each signature.
-
-        Raises:
-            StructureError: one of them is for no input, or no signature has all of its inputs.
-        """
+        """Refuse arrays that no signature takes."""
         if self.inputs is None:
             return
         known = {n for key, names in signatures.items() for name in names for n in _both(key, name)}
@@ -83,13 +74,7 @@ def request_trials(
     quick: bool,
     steps: int | None = None,
 ) -> TrialRequest:
-    """Return the request that the options of `verify` make.
-
-    Raises:
-        StructureError: there is no such kind of probe, no array, or no step.
-        FormatError: the file of inputs is damaged.
-        OSError: it cannot be read.
-    """
+    """Return the request that the options of `verify` make."""
     kinds: tuple[str, ...] = _KINDS if inputs is None else ()
     if probes is not None:
         kinds = tuple(dict.fromkeys([probes] if isinstance(probes, str) else probes))
@@ -113,11 +98,7 @@ def request_trials(
 
 
 def conversion_tolerance(tolerance: Any, *, verify: bool) -> Tolerance | None:
-    """Return the tolerance of a conversion that may compare its file with JAX; None by default.
-
-    Raises:
-        StructureError: there is one, and nothing is compared.
-    """
+    """Return the tolerance of a conversion that may compare its file with JAX; None by default."""
     if tolerance is not None and not verify:
         raise StructureError(
             "tolerance= is for the comparison with JAX, and verify=False leaves that out. To do: "
@@ -131,9 +112,6 @@ def to_tolerance(tolerance: Tolerance | float | Sequence[float] | None) -> Toler
 
     >>> to_tolerance((1e-3, 0.0))
     Tolerance(rtol=0.001, atol=0.0)
-
-    Raises:
-        StructureError: it is neither, or is negative.
     """
     if tolerance is None or isinstance(tolerance, Tolerance):
         return tolerance or Tolerance()

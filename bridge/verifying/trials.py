@@ -21,9 +21,6 @@ from bridge.core.npz_file import NPZ_ERRORS, open_npz
 from xla_call_module.dtypes import Array, dtype_from_name
 from xla_call_module.errors import FormatError, InteropError, quote
 
-__all__ = ["Trial", "read_results", "read_trials", "write_trials"]
-
-
 _FORMAT = 1
 _MAX_COMPRESSED = 1 << 29
 
@@ -88,11 +85,7 @@ class Trial:
 
 
 def write_trials(path: str | os.PathLike[str], trials: Sequence[Trial]) -> None:
-    """Write a file of trials.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a file of trials."""
     arrays = {
         f"{number}/{key}": array
         for number, trial in enumerate(trials)
@@ -117,12 +110,7 @@ def write_trials(path: str | os.PathLike[str], trials: Sequence[Trial]) -> None:
 
 
 def read_trials(path: str | os.PathLike[str]) -> tuple[Trial, ...]:
-    """Return the trials of a file that `write_trials` wrote.
-
-    Raises:
-        FormatError: the file is damaged, or is another file.
-        OSError: the file cannot be read.
-    """
+    """Return the trials of a file that `write_trials` wrote."""
     header, arrays = _read(path)
     try:
         if header["format"] != _FORMAT:
@@ -140,12 +128,7 @@ def read_trials(path: str | os.PathLike[str]) -> tuple[Trial, ...]:
 
 
 def read_results(path: str | os.PathLike[str]) -> dict[tuple[int, int, str], Array]:
-    """Return the arrays that `tensorflow_run.py` wrote, by trial, order and name.
-
-    Raises:
-        FormatError: the file is damaged.
-        OSError: the file cannot be read.
-    """
+    """Return the arrays that `tensorflow_run.py` wrote, by trial, order and name."""
     _, arrays = _read(path)
     results = {}
     for key, array in arrays.items():

@@ -29,17 +29,6 @@ from xla_call_module.errors import InteropError, StructureError, UnsupportedErro
 from xla_call_module.tracebacks import warn
 from xla_call_module.versions import DEVIATIONS
 
-__all__ = [
-    "VerifyReport",
-    "VerifyRow",
-    "as_call",
-    "as_converted",
-    "compare",
-    "compare_calls",
-    "refuse_differences",
-    "trials_of",
-]
-
 _OVERFLOWING = (HUGE, INF)
 # Kinds of probes at which a difference is no reason to refuse a file of another format: numbers
 # that overflow, and what is none.
@@ -119,12 +108,7 @@ def compare(
 
 
 def as_call(trial: Trial, store: Callable[[Array], Array]) -> Trial:
-    """Return the call of a trial without its gradients, for a runtime that only computes outputs.
-
-    Args:
-        trial: the trial.
-        store: a function from an array to what the runtime takes or returns for it.
-    """
+    """Return a trial without its gradients, for a runtime that only computes outputs."""
     return replace(
         trial,
         inputs={name: store(array) for name, array in trial.inputs.items()},
@@ -135,11 +119,7 @@ def as_call(trial: Trial, store: Callable[[Array], Array]) -> Trial:
 
 
 def trials_of(keys: Sequence[str], trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials of those signatures that a file has.
-
-    Raises:
-        StructureError: there are none.
-    """
+    """Return the trials of those signatures that a file has."""
     found = [trial for trial in trials if trial.signature in keys]
     if not found:
         others = ", ".join(dict.fromkeys(trial.signature for trial in trials)) or "no signature"
@@ -156,14 +136,7 @@ def compare_calls(
     store: Callable[[Array], Array],
     tolerance: Tolerance,
 ) -> list[VerifyRow]:
-    """Return a row for the call of each trial.
-
-    Args:
-        trials: the trials.
-        run: returns the outputs of a trial by their names, or raises an `InteropError`.
-        store: a function from an array to what the runtime takes or returns for it.
-        tolerance: the allowed difference.
-    """
+    """Return a row for the call of each trial."""
     rows: list[VerifyRow] = []
     for trial in (as_call(each, store) for each in trials):
         try:
@@ -198,18 +171,7 @@ def refuse_differences(
     first_difference: Callable[[int], str] = lambda _: "",
     unsaid: str = "",
 ) -> None:
-    """Refuse a model that differs from JAX on ordinary numbers; warn of huge and infinite ones.
-
-    Args:
-        rows: what was compared.
-        sizes: the dimension variables of each row.
-        runtime: the name of the runtime.
-        first_difference: returns the first operation that differs in the trial of a row.
-        unsaid: the kind of inputs of which nothing is said.
-
-    Raises:
-        UnsupportedError: it differs.
-    """
+    """Refuse a model that differs from JAX on ordinary numbers; warn of huge and infinite ones."""
     wrong = [row for row in rows if row.problem]
     edges = [row for row in wrong if is_at_edge(row)]
     if ordinary := [row for row in wrong if row not in edges]:
@@ -316,12 +278,6 @@ def _lost_nan(trial: Trial, actual: Array, wanted: Array, *, special: bool) -> A
     JAX, too, loses NaN in what it compiles, in other places than TensorFlow, so that of inputs that
     are not finite either may have an infinity or NaN where the other has none. TensorFlow's own
     operations keep it.
-
-    Args:
-        trial: the trial.
-        actual: the array of TensorFlow.
-        wanted: the array of JAX, of the same dtype and shape.
-        special: whether inputs are not finite.
     """
     lost: Array
     if trial.keeps_nan:

@@ -15,22 +15,6 @@ from xla_call_module.allowance import Allowance
 from xla_call_module.errors import FormatError
 from xla_call_module.node import SHARDING_OP, is_call
 
-__all__ = [
-    "Argument",
-    "CallNode",
-    "Operation",
-    "Origin",
-    "Result",
-    "callee_of",
-    "changing_functions",
-    "data_inputs",
-    "find_function",
-    "index_functions",
-    "steps_allowance",
-    "trace",
-    "trace_with_assignments",
-]
-
 _PASS_THROUGH = frozenset({
     "EnsureShape", "Identity", "PreventGradient", "ReadVariableOp", "StopGradient", SHARDING_OP,
 })  # fmt: skip
@@ -107,11 +91,7 @@ def steps_allowance() -> Allowance:
 
 
 def index_functions(library: Proto) -> dict[str, Proto]:
-    """Return every function of a FunctionDefLibrary by name.
-
-    Raises:
-        FormatError: two have the same name.
-    """
+    """Return every function of a FunctionDefLibrary by name."""
     functions = {function.signature.name: function for function in library.function}
     if len(functions) < len(library.function):
         names = [function.signature.name for function in library.function]
@@ -122,12 +102,7 @@ def index_functions(library: Proto) -> dict[str, Proto]:
 def trace(
     function: str | Proto, library: Mapping[str, Proto], *, allowance: Allowance | None = None
 ) -> list[Origin]:
-    """Return where each output of a function comes from.
-
-    Raises:
-        FormatError: a name leads nowhere or is there twice, functions call each other in a circle,
-            or take more steps than are allowed.
-    """
+    """Return where each output of a function comes from."""
     return _trace(function, library, allowance, changing=frozenset())[0]
 
 
@@ -142,15 +117,6 @@ def trace_with_assignments(
 
     Each variable comes with where its new value comes from. That is an `Operation` where it is
     changed in another way, such as by AssignAddVariableOp, or in a branch or a loop.
-
-    Args:
-        function: the name of the function.
-        library: all functions.
-        changing: those of them that change variables, as `changing_functions` returns them.
-        allowance: the steps that it may take.
-
-    Raises:
-        FormatError: as of `trace`.
     """
     return _trace(function, library, allowance, changing=changing)
 
@@ -209,11 +175,7 @@ def callee_of(node: Proto) -> str:
 
 
 def find_function(library: Mapping[str, Proto], name: str) -> Proto:
-    """Return the function of a name.
-
-    Raises:
-        FormatError: the file lacks it.
-    """
+    """Return the function of a name."""
     if name not in library:
         raise FormatError(f"The file calls the function {name}, and has none of that name.")
     return library[name]

@@ -36,8 +36,6 @@ from xla_call_module.errors import (
     shown_as_base,
 )
 
-__all__ = ["NoModuleError", "SignatureSource", "read_signature"]
-
 _MAX_SHOWN = 8
 
 
@@ -74,14 +72,7 @@ class SignatureSource:
 
 
 def read_signature(source: SignatureSource) -> Signature:
-    """Return the signature.
-
-    Raises:
-        FormatError: a part of it is damaged.
-        NoModuleError: it calls no module.
-        StructureError: it computes something besides calls of StableHLO modules; the message lists
-            the operations.
-    """
+    """Return the signature."""
     assigned = [value for _, value in source.assignments]
     labels = read_labels(source.outputs)
     results = {name: origin for name, origin in source.outputs.items() if name not in labels}
@@ -206,12 +197,7 @@ class _Reader:
         )
 
     def read_assignments(self) -> None:
-        """Have the functions whose results are assigned say so.
-
-        Raises:
-            StructureError: what is assigned is no result of a call as it is, or a variable is
-                assigned twice.
-        """
+        """Have the functions whose results are assigned say so."""
         variables: set[int] = set()
         for handle, origin in self.source.assignments:
             place, value = self.value(handle), self.value(origin)

@@ -29,8 +29,6 @@ from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, InteropError
 from xla_call_module.node import SHARDING_OP, decode_node, is_call
 
-__all__ = ["Described", "GradientFunction", "Gradients", "read_gradient"]
-
 _MAX_ORDER = 64
 
 
@@ -90,21 +88,13 @@ class Gradients:
         return cls(functions, allowance, described, by_type)
 
     def find(self, call: CallNode) -> GradientFunction | None:
-        """Return the gradient function of a call; None where the file has none.
-
-        Raises:
-            FormatError: functions of the file take more steps than are allowed.
-        """
+        """Return the gradient function of a call; None where the file has none."""
         identity = self._identity(call.node, call.function)
         name = self._by_type.get(_gradient_op_type(identity))
         return None if name is None or identity is None else GradientFunction(name, identity)
 
     def nodes(self, call: CallNode) -> list[Proto]:
-        """Return the XlaCallModule nodes of a call's gradients, order after order.
-
-        Raises:
-            FormatError: a gradient leads nowhere, or there are more orders than any writer makes.
-        """
+        """Return the XlaCallModule nodes of a call's gradients, order after order."""
         nodes: list[Proto] = []
         seen: set[str] = set()
         op_type = _gradient_op_type(self._identity(call.node, call.function))

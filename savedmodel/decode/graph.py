@@ -26,8 +26,6 @@ from xla_call_module.dtypes import dtype_from_tensorflow
 from xla_call_module.errors import FormatError
 from xla_call_module.node import decode_node, description_allowance
 
-__all__ = ["read_graph"]
-
 _VARIABLE_OPS = frozenset({"VarHandleOp", "Variable", "VariableV2"})
 
 
@@ -55,12 +53,7 @@ class _Graph:
 def read_graph(
     folder: ModelFolder, meta_graph: Proto
 ) -> tuple[tuple[Signature, ...], tuple[Variable, ...]]:
-    """Return the signatures of a session graph, and its variables in the order of their nodes.
-
-    Raises:
-        FormatError: it is damaged.
-        StructureError: a signature computes something besides calls of StableHLO modules.
-    """
+    """Return the signatures of a session graph, and its variables in the order of their nodes."""
     graph = meta_graph.graph_def
     handles = [node for node in graph.node if node.op in _VARIABLE_OPS]
     functions, steps = index_functions(graph.library), steps_allowance()

@@ -26,8 +26,6 @@ from xla_call_module.dtypes import DType, dtype_from_tensorflow
 from xla_call_module.errors import FormatError
 from xla_call_module.node import called_function, is_for_converters
 
-__all__ = ["read_operations"]
-
 _OF_TENSORFLOW = {dtype.enum: dtype for dtype in (STRING, VARIANT)}
 _PLAIN_FIELDS = ("i", "f", "b")
 
@@ -35,19 +33,7 @@ _PLAIN_FIELDS = ("i", "f", "b")
 def read_operations(
     nodes: Sequence[Proto], library: Mapping[str, Proto], allowance: Allowance
 ) -> tuple[TensorFlowGraph, ...]:
-    """Return the graphs of the functions that the nodes of a chain of calls run.
-
-    Args:
-        nodes: a call and its gradients, order after order.
-        library: all functions of the file.
-        allowance: the steps that it may take.
-
-    Returns:
-        A graph for each; nothing where one of them is an XlaCallModule.
-
-    Raises:
-        FormatError: a function is missing or damaged.
-    """
+    """Return the graphs of the functions that the nodes of a chain of calls run."""
     if not all(map(called_function, nodes)):
         return ()
     return tuple(_read_graph(node, library, allowance) for node in nodes)

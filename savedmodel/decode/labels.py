@@ -9,15 +9,9 @@ from savedmodel.model import Labels, label_output
 from savedmodel.protos.tensor_values import decode_tensor
 from savedmodel.tensorflow_graph import STRING
 
-__all__ = ["read_labels"]
-
 
 def read_labels(outputs: Mapping[str, Origin]) -> dict[str, Labels]:
-    """Return the outputs that are the labels of other ones, by their names.
-
-    Raises:
-        FormatError: a table of labels is damaged.
-    """
+    """Return the outputs that are the labels of other ones, by their names."""
     found = {
         label_output(name): Labels(name, texts)
         for name, origin in outputs.items()

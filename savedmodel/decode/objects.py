@@ -47,15 +47,6 @@ from xla_call_module.dtypes import DType, dtype_from_tensorflow
 from xla_call_module.errors import FormatError
 from xla_call_module.node import decode_node, description_allowance
 
-__all__ = [
-    "VALUE",
-    "SavedObjects",
-    "SignatureEntry",
-    "checkpoint_keys",
-    "open_checkpoint",
-    "stored_variable",
-]
-
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _MAX_DEPTH = 200
 
@@ -86,11 +77,7 @@ class SavedObjects:
     """
 
     def __init__(self, folder: ModelFolder, meta_graph: Proto) -> None:
-        """Read the variables and the params.
-
-        Raises:
-            FormatError: the object graph or the checkpoint is damaged.
-        """
+        """Read the variables and the params."""
         self._graph = meta_graph.object_graph_def
         library = meta_graph.graph_def.library
         self._functions, self._steps = index_functions(library), steps_allowance()
@@ -120,19 +107,11 @@ class SavedObjects:
         self.params = self._structure(root["params"], 0) if "params" in root else NONE
 
     def entries(self) -> list[SignatureEntry]:
-        """Return the signatures; of a file that has none the functions that its root has.
-
-        Raises:
-            FormatError: the file lacks a function.
-        """
+        """Return the signatures; of a file that has none the functions that its root has."""
         return [*self._signatures()] or [*self._root_functions()]
 
     def signature(self, entry: SignatureEntry, input_paths: Mapping[str, str]) -> Signature:
-        """Return a signature with its calls.
-
-        Raises:
-            FormatError, StructureError: see `read_signature`.
-        """
+        """Return a signature with its calls."""
         captures = self._concrete(entry.function).bound_inputs
         origins, assignments = trace_with_assignments(
             entry.function, self._functions, changing=self._changing, allowance=self._steps
@@ -274,12 +253,7 @@ def _input_specs(names: Sequence[str], function: Proto) -> dict[str, TensorSpec]
 
 
 def open_checkpoint(folder: ModelFolder, name: str) -> BundleIndex:
-    """Return the table of contents of a model's checkpoint; its data files are opened.
-
-    Raises:
-        FormatError: the table is not there or damaged; a data file is not there, or is no file.
-        OSError: a file cannot be opened.
-    """
+    """Return the table of contents of a model's checkpoint; its data files are opened."""
     if folder.find(f"{name}.index", links=True) is None:
         raise FormatError(
             f"{folder.path} has no {name}.index, where the values of its variables would be. To "
@@ -292,12 +266,7 @@ def open_checkpoint(folder: ModelFolder, name: str) -> BundleIndex:
 
 
 def _to_variable(proto: Proto, index: BundleIndex, key: str | None, *, constant: bool) -> Variable:
-    """Return the variable that a SavedVariable is, whose value is under a key of the checkpoint.
-
-    Raises:
-        DtypeError: JAX does not have its dtype.
-        FormatError: the object and the checkpoint differ, or the data file is too short.
-    """
+    """Return the variable that a SavedVariable is, whose value is under a key of the checkpoint."""
     dtype = dtype_from_tensorflow(proto.dtype, where=f"The variable {proto.name}")
     shape = tuple(dim.size for dim in proto.shape.dim)
     if proto.shape.unknown_rank or min(shape, default=0) < 0 or len(shape) > MAX_RANK:
@@ -312,12 +281,7 @@ def _to_variable(proto: Proto, index: BundleIndex, key: str | None, *, constant:
 
 
 def stored_variable(index: BundleIndex, key: str, name: str) -> Variable:
-    """Return the variable of a name whose value is in a checkpoint.
-
-    Raises:
-        DtypeError: JAX does not have its dtype.
-        FormatError: the data file is too short.
-    """
+    """Return the variable of a name whose value is in a checkpoint."""
     entry, dtype = find_tensor(index, key)
     return Variable(
         name,

@@ -16,8 +16,6 @@ from savedmodel.protos.tensor_values import decode_tensor
 from xla_call_module.call import CallModule
 from xla_call_module.errors import THROUGH_TENSORFLOW, FormatError, StructureError
 
-__all__ = ["Cut", "Padded", "check_cut", "read_buckets", "read_cut", "read_padded"]
-
 _INT32 = 3
 _MAX_SIZES = 1000
 
@@ -85,15 +83,7 @@ def read_cut(origin: Origin) -> Cut | None:
 def read_buckets(
     call: CallModule, operands: Sequence[Padded | None]
 ) -> tuple[BatchBuckets, Origin]:
-    """Return the buckets of a call's batches, and the count of rows that its results are cut to.
-
-    Args:
-        call: the call.
-        operands: for each of its operands how it is padded; None where it is not.
-
-    Raises:
-        StructureError: they are not all padded alike, or an operand is padded and is no batch.
-    """
+    """Return the buckets of a call's batches, and the count of rows that its results are cut to."""
     padded = [(index, padding) for index, padding in enumerate(operands) if padding is not None]
     first = padded[0][1]
     shape = call.operands[padded[0][0]].shape
@@ -111,11 +101,7 @@ def read_buckets(
 
 
 def check_cut(function: Function, index: int, *, is_cut: bool) -> None:
-    """Refuse a result of a padded batch that has the rows that were added, and any other cut.
-
-    Raises:
-        StructureError: it is so.
-    """
+    """Refuse a result of a padded batch that has the rows that were added, and any other cut."""
     buckets = function.batch_buckets
     results = function.call.results
     is_batch = buckets is not None and index < len(results) and buckets.lead(results[index])

@@ -27,16 +27,6 @@ from xla_call_module.node import (
 )
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
-__all__ = [
-    "RESOURCE",
-    "Body",
-    "Capture",
-    "ConcreteFunction",
-    "Library",
-    "Tensor",
-    "set_function_call",
-]
-
 RESOURCE = 20
 _BOOL = dtype_from_name("bool", where="bool")
 _FLOAT32 = dtype_from_name("float32", where="float32")
@@ -134,11 +124,7 @@ class Library:
         to_function_call(node, self._graphs[call], is_opaque=is_opaque)
 
     def add_functions(self, definitions: Sequence[bytes]) -> None:
-        """Add functions that somebody else wrote, and that modules call by their names.
-
-        Raises:
-            StructureError: another function has the name of one.
-        """
+        """Add functions that somebody else wrote, and that modules call by their names."""
         for definition in definitions:
             function = FunctionDef.FromString(definition)
             name = function.signature.name

@@ -40,8 +40,6 @@ from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.call import CallModule
 from xla_call_module.errors import naming
 
-__all__ = ["WrittenSignature", "write_functions"]
-
 
 @dataclass(frozen=True, slots=True)
 class WrittenSignature:
@@ -56,12 +54,7 @@ class WrittenSignature:
 
 
 def write_functions(model: SavedModel, proto: Proto) -> tuple[Library, list[WrittenSignature]]:
-    """Write the function library of a file; return it and the signatures.
-
-    Args:
-        model: the file.
-        proto: the FunctionDefLibrary to write into; modules are large, so it is not copied.
-    """
+    """Write the function library of a file; return it and the signatures."""
     functions = [signature.function for signature in model.signatures]
     library = Library(
         proto,

@@ -26,8 +26,6 @@ from xla_call_module.checks import PLATFORM
 from xla_call_module.node import OP, encode_node
 from xla_call_module.platforms import platform_hint
 
-__all__ = ["Sources", "needed_arguments", "write_call"]
-
 
 @dataclass(frozen=True, slots=True)
 class Sources:
@@ -58,16 +56,7 @@ def write_call(
     *,
     before: str = "",
 ) -> list[Tensor]:
-    """Write the call with its gradients; return the tensors of its own results.
-
-    Args:
-        body: the FunctionDef that makes the call.
-        chain: the call and those of its gradients that are written. Residuals of the first are
-            handed on to the second.
-        sources: where the call gets what it takes.
-        no_gradient: what TensorFlow says when a gradient beyond the chain is asked for.
-        before: the name of a node that has to run before the call; empty for none.
-    """
+    """Write the call with its gradients; return the tensors of its own results."""
     call = chain[0]
     is_plain = call in body.library.operations
     name = body.reserve(call.name if is_plain else f"{OP}{_hint(call)}")

@@ -22,8 +22,6 @@ from savedmodel.protos.structures import fill_shape
 from savedmodel.protos.tensor_values import fill_tensor
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
-__all__ = ["INIT_OP", "SessionGraph", "write_graph"]
-
 INIT_OP = "init"
 PREDICT = "tensorflow/serving/predict"
 _STRING = 7
@@ -202,16 +200,7 @@ def write_graph(
     objects: bytes | None = None,
     reader: StateReader | None = None,
 ) -> SessionGraph:
-    """Return the session graph of a file, but for its function library.
-
-    Args:
-        variables: those of the file.
-        keys: for each its key in the checkpoint.
-        signatures: the signatures.
-        objects: the object graph that a session saves with the variables, so that TensorFlow 2
-            reads the checkpoint, too; None where no signature assigns any.
-        reader: the function that reads those that signatures assign; None where none does.
-    """
+    """Return the session graph of a file, but for its function library."""
     graph = SessionGraph(variables, keys, objects, reader)
     for written in signatures:
         graph.add_signature(written)

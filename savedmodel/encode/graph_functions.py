@@ -19,8 +19,6 @@ from savedmodel.tensorflow_graph import FunctionName, GraphFunction, GraphNode, 
 from xla_call_module.dtypes import DType
 from xla_call_module.node import NOT_INLINED, NOT_OPTIMIZED
 
-__all__ = ["encode_graph", "serialize_graph"]
-
 # Operations that run for their effect alone.
 _EFFECTS = frozenset({"Assert"})
 _STATEFUL = _EFFECTS | {"If", "While"}
@@ -31,11 +29,6 @@ def encode_graph(
     graph: TensorFlowGraph, new_function: Callable[[str], Proto] | None = None
 ) -> tuple[Proto, ...]:
     """Return the FunctionDefs of a graph; the first is that of its main function.
-
-    Args:
-        graph: the graph.
-        new_function: returns an empty FunctionDef with a name like the given one; by default the
-            functions have the names that they have in the graph.
 
     Example:
         >>> from savedmodel.encode.graph_functions import encode_graph

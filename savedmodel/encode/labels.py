@@ -23,8 +23,6 @@ from xla_call_module.dtypes import DTYPES, dtype_from_name
 from xla_call_module.errors import DtypeError, StructureError
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
-__all__ = ["write_labels"]
-
 _INT32, _INT64 = (dtype_from_name(name, where=name) for name in ("int32", "int64"))
 _BY_ENUM = {dtype.enum: dtype.name for dtype in DTYPES}
 # What TensorFlow's ArgMax takes, and what its Cast makes an int64 of.
@@ -33,13 +31,7 @@ _INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 1
 
 
 def write_labels(meta_graph: Proto, key: str, output: str, labels: Sequence[str]) -> None:
-    """Add to a signature the output of the labels of one of its outputs.
-
-    Raises:
-        StructureError: the number of labels is not that of the scores, the signature has an output
-            of that name, is for another method than predict, or has no wrapper of its own.
-        DtypeError: the output has neither integers nor floats.
-    """
+    """Add to a signature the output of the labels of one of its outputs."""
     definition = meta_graph.signature_def[key]
     name, info = label_output(output), definition.outputs[output]
     where = f"labels of {output!r} in the signature {key!r}"
@@ -68,11 +60,7 @@ def write_labels(meta_graph: Proto, key: str, output: str, labels: Sequence[str]
 
 
 def _check_labels(info: Proto, labels: Sequence[str], where: str) -> bool:
-    """Return whether an output has scores, and no indices, which labels are for.
-
-    Raises:
-        StructureError, DtypeError: see `write_labels`.
-    """
+    """Return whether an output has scores, and no indices, which labels are for."""
     dtype = _BY_ENUM.get(info.dtype, f"of TensorFlow's dtype number {info.dtype}")
     if dtype not in _FLOATS | _INTEGERS:
         raise DtypeError(
@@ -110,11 +98,7 @@ class _Wrapper:
 
     @classmethod
     def of(cls, meta_graph: Proto, definition: Proto, where: str) -> _Wrapper:
-        """Return that of a signature.
-
-        Raises:
-            StructureError: it has none, or one that others call, too.
-        """
+        """Return that of a signature."""
         graph, names = meta_graph.graph_def, sorted(definition.outputs)
         node_name = definition.outputs[names[0]].name.partition(":")[0]
         calls = [node for node in graph.node if node.name == node_name]

@@ -11,15 +11,9 @@ from collections.abc import Sequence
 from savedmodel.protos.schema import Proto, StructuredValue
 from savedmodel.protos.structures import Leaf, as_dict, as_tuple, encode_structure
 
-__all__ = ["list_functions"]
-
 
 def list_functions(meta_graph: Proto) -> None:
-    """Let the object graph have the types of each function that is there, and of no other.
-
-    Args:
-        meta_graph: the MetaGraphDef of any writer, which is changed.
-    """
+    """Let the object graph have the types of each function that is there, and of no other."""
     if not meta_graph.HasField("object_graph_def"):
         return
     listed = meta_graph.object_graph_def.concrete_functions

@@ -12,16 +12,6 @@ from typing import Any
 from savedmodel.protos.schema import Proto
 from xla_call_module.node import is_call
 
-__all__ = [
-    "compile_whole",
-    "hold_mutex",
-    "lock_nothing",
-    "mutex_name",
-    "to_compiled",
-    "to_mutexes",
-    "to_open",
-]
-
 # tensorflow/compiler/jit/defs.cc, which `tf.function(jit_compile=True)` sets, too.
 _MUST_COMPILE = "_XlaMustCompile"
 # What is to be compiled whole or to hold a mutex again, where nobody locks variables.
@@ -48,10 +38,6 @@ def hold_mutex(function: Proto, name: str) -> None:
 
     What it returns waits until the mutex is given back. Otherwise nothing would need that once the
     function is part of another graph, and TensorFlow would give it back at once.
-
-    Args:
-        function: the FunctionDef, which is changed.
-        name: the name of the mutex in the process.
     """
     nodes = list(function.node_def)
     mutex = function.node_def.add(name=_MUTEX, op="MutexV2")
@@ -76,12 +62,7 @@ def hold_mutex(function: Proto, name: str) -> None:
 
 
 def to_mutexes(graph: Proto, name: str) -> None:
-    """Let the functions of a GraphDef that XLA compiles for their variables hold a mutex.
-
-    Args:
-        graph: the GraphDef, which is changed.
-        name: the name of the mutex in the process.
-    """
+    """Let the functions of a GraphDef that XLA compiles for their variables hold a mutex."""
     changed = set()
     for function in graph.library.function:
         is_compiled = _is_compiled(function) and (_has_call(function) or _only_reads(function))

@@ -24,8 +24,6 @@ from savedmodel.protos.structures import Branch, Leaf, Structure, fill_shape
 from xla_call_module.errors import StructureError
 from xla_call_module.stablehlo.unique_names import scope_names
 
-__all__ = ["OBJECT_GRAPH_KEY", "ObjectGraph", "write_objects"]
-
 OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 _ATTRIBUTES = ".ATTRIBUTES"
@@ -67,9 +65,6 @@ def write_objects(
     The root has the attributes `params` (the pytree of variables), `variables`,
     `trainable_variables`, `constants` where the file has any, a function for each signature under
     its key, and is itself callable as the default one.
-
-    Raises:
-        StructureError: TensorFlow could not load a variable because of its name.
     """
     writer = _Writer(model.variables)
     root = writer.add_user_object(_USER_OBJECT)

@@ -10,18 +10,12 @@ from savedmodel.gradient_orders import drop_functions
 from savedmodel.protos.schema import Proto
 from xla_call_module.node import is_call
 
-__all__ = ["open_graph"]
-
 _REFUSING = {"EnsureShape": "shape", "PreventGradient": "message"}
 _CALLED = ("f", "then_branch", "else_branch")
 
 
 def open_graph(graph: Proto) -> None:
-    """Take the nodes out of a GraphDef that compare shapes, refuse gradients or lock variables.
-
-    Args:
-        graph: the GraphDef of any writer, which is changed.
-    """
+    """Take the nodes out of a GraphDef that compare shapes, refuse gradients or lock variables."""
     to_open(graph)
     functions = graph.library.function
     asserting = {f.signature.name for f in functions if any(map(_only_asserts, f.node_def))}

@@ -14,8 +14,6 @@ from savedmodel.model import BatchBuckets
 from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import dtype_from_name
 
-__all__ = ["Padding"]
-
 _INT32_DTYPE = dtype_from_name("int32", where="int32")
 _INT32 = _INT32_DTYPE.enum
 _BOOL = dtype_from_name("bool", where="bool").enum

@@ -31,8 +31,6 @@ from xla_call_module.shape_checks import (
     refusal_text,
 )
 
-__all__ = ["refusal_graph", "write_shape_check"]
-
 _BOOL = dtype_from_name("bool", where="bool")
 _INT32 = dtype_from_name("int32", where="int32")
 _MAX_RANK = 64
@@ -82,11 +80,7 @@ def _write_branch(body: Body, check: ShapeCheck, name: str) -> str:
 
 
 def refusal_graph(call: CallModule) -> TensorFlowGraph:
-    """Return what runs in the place of a module that asserts, where one of its assertions is wrong.
-
-    Args:
-        call: a call that asserts what its arguments are, and returns nothing.
-    """
+    """Return the graph that replaces a module where one of its assertions fails."""
     arguments = tuple(
         GraphTensor(f"arg_{n}", spec.dtype, spec.static_shape)
         for n, spec in enumerate(call.operands)

@@ -38,8 +38,6 @@ from savedmodel.protos.structures import (
 )
 from xla_call_module.call import TensorSpec
 
-__all__ = ["StateReader", "write_atomic_call", "write_state_reader"]
-
 # Whatever number it has: TensorFlow replaces it by that of the function when it loads the file
 # (`fix_node_def` in tensorflow/python/saved_model/function_deserialization.py).
 _GRADIENT_OF_CALL = b"PartitionedCall-0"
@@ -53,18 +51,7 @@ def write_atomic_call(
     *,
     before: str = "",
 ) -> dict[int, Tensor]:
-    """Write a call of the function's module as a function of its own, and the call of that.
-
-    Args:
-        body: the FunctionDef that makes the call.
-        function: the function, with what it assigns.
-        variables: those of the file.
-        arguments: by indices into the call's arguments what is passed, but for the variables.
-        before: the name of a node that has to run before the call; empty for none.
-
-    Returns:
-        By indices into the call's results those that are not assigned.
-    """
+    """Write a call of the function's module as a function of its own, and the call of that."""
     call = function.call
     step = Body(body.library, f"{function.name}_step")
     taken = [index for index in needed_arguments(function.chain) if index in arguments]

@@ -16,15 +16,6 @@ from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.protos.schema import Proto
 from xla_call_module.errors import FormatError
 
-__all__ = [
-    "FIRST_REQUESTS_FILE",
-    "OWN_BATCHING_FILE",
-    "PUBLICATION_FILE",
-    "SERVING_FILES",
-    "WARMUP_FILE",
-    "asset_files",
-]
-
 _ASSETS = "assets"
 _EXTRA = "assets.extra"
 # tensorflow_serving/servables/tensorflow/saved_model_warmup_util.h
@@ -45,10 +36,6 @@ def asset_files(folder: str | os.PathLike[str] | ModelFolder, meta_graph: Proto)
 
     None of them is opened. Every one is a regular file inside of the folder, so that a copy of it
     is a copy of nothing else.
-
-    Raises:
-        FormatError: an asset is absolute, has `..`, leads out of the folder by a link, is no
-            regular file, or is listed and not there.
     """
     return read_one_version(folder, lambda opened: _asset_files(opened, meta_graph))
 

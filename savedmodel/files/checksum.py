@@ -23,8 +23,6 @@ import numpy as np
 from savedmodel.protos.wire_format import encode_varint
 from xla_call_module.errors import FormatError
 
-__all__ = ["HEADER_SIZE", "check", "has_known_beginning", "header"]
-
 _FIELD = 0x1C32C32C
 _FIXED32 = 5
 _TAG = encode_varint(_FIELD << 3 | _FIXED32)
@@ -45,11 +43,7 @@ def header(message: bytes) -> bytes:
 
 
 def check(file: Path, data: bytes) -> bool:
-    """Return whether the file begins with a checksum, which then holds.
-
-    Raises:
-        FormatError: the checksum is that of other bytes.
-    """
+    """Return whether the file begins with a checksum, which then holds."""
     if not data.startswith(_TAG):
         return False
     stored = int.from_bytes(data[len(_TAG) : HEADER_SIZE], "little")

@@ -14,8 +14,6 @@ from google.protobuf.message import DecodeError
 from savedmodel.protos.schema import FingerprintDef
 from xla_call_module.errors import FormatError
 
-__all__ = ["FINGERPRINT_FILE", "fingerprint_of_bytes", "renew_fingerprint"]
-
 FINGERPRINT_FILE = "fingerprint.pb"
 _MASK = (1 << 64) - 1
 # FarmHash's constants (farmhashna in https://github.com/google/farmhash, src/farmhash.cc).
@@ -25,15 +23,7 @@ _BLOCK = 64
 
 
 def renew_fingerprint(data: bytes, index: bytes) -> bytes:
-    """Return the content of a fingerprint.pb for a model with the same program and other values.
-
-    Args:
-        data: the content of the other one.
-        index: the content of the table of the new checkpoint.
-
-    Raises:
-        FormatError: it is no such message.
-    """
+    """Return the content of a fingerprint.pb for a model with the same program and other values."""
     try:
         proto = FingerprintDef.FromString(data)
     except DecodeError as error:

@@ -27,21 +27,6 @@ from savedmodel.files.model_folder import ModelFolder
 from savedmodel.files.remote import is_remote, parse_path, upload
 from xla_call_module.errors import FormatError, StructureError
 
-__all__ = [
-    "PROTO_FILE",
-    "VARIABLES",
-    "bytes_of",
-    "fit_name",
-    "hidden_folder",
-    "locked",
-    "move_new",
-    "new_folder",
-    "new_place",
-    "staged_folder",
-    "write_bytes",
-    "write_text",
-]
-
 PROTO_FILE = "saved_model.pb"
 VARIABLES = "variables/variables"
 _MARK = ".jax-tf-bridge-"
@@ -67,18 +52,7 @@ _RENAME_EXCHANGE = 2
 def new_folder(
     target: Path, *, overwrite: bool, replaces: ModelFolder | None = None
 ) -> Iterator[Path]:
-    """A new folder to write into, which becomes `target` when the block ends without an error.
-
-    Args:
-        target: where it appears.
-        overwrite: whether a SavedModel that is there is replaced.
-        replaces: the folder at `target` that the new one was made of, with all that is in it. It is
-            replaced, and no other one that has taken its place meanwhile.
-
-    Raises:
-        StructureError: something is at `target`, and `overwrite` is off.
-        FormatError: what is at `target` is not a SavedModel alone, or not the one to be replaced.
-    """
+    """A new folder to write into, which becomes `target` when the block ends without an error."""
     target = Path(os.path.abspath(target))
     if replaces is None:
         _check_target(target, overwrite=overwrite)
@@ -94,11 +68,7 @@ def new_folder(
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """A block in which nobody else on this machine is that asks for it for the same folder.
-
-    Raises:
-        OSError: there is no such folder.
-    """
+    """A block in which nobody else on this machine is that asks for it for the same folder."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
@@ -112,18 +82,7 @@ def locked(folder: Path) -> Iterator[None]:
 def new_place(
     path: str | os.PathLike[str], *, overwrite: bool, replaces: ModelFolder | None = None
 ) -> Iterator[Path]:
-    """An empty folder on a disk, whose content is at `path` when the block ends without an error.
-
-    Args:
-        path: the folder to make, or an address as for `savedmodel.write`.
-        overwrite: whether a SavedModel that is there is replaced.
-        replaces: as `new_folder`.
-
-    Raises:
-        StructureError: something is at `path`, and `overwrite` is off.
-        FormatError: what would be replaced is not a SavedModel alone.
-        OSError: it cannot be put there; what is there is untouched.
-    """
+    """Yield an empty local folder; its content is moved to `path` unless there is an error."""
     path = parse_path(path)
     if is_remote(path):
         with tempfile.TemporaryDirectory() as temporary:
@@ -136,11 +95,7 @@ def new_place(
 
 @contextmanager
 def staged_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
-    """A path where a SavedModel is written, and given more files; then it appears at `path`.
-
-    Raises:
-        InteropError, OSError: as `new_place`.
-    """
+    """A path where a SavedModel is written, and given more files; then it appears at `path`."""
     with new_place(path, overwrite=overwrite) as folder:
         inner = folder / _INNER
         yield inner
@@ -154,13 +109,6 @@ def hidden_folder(parent: Path, name: str) -> Iterator[Path]:
     """A new folder that nobody looks for; what is left in it at the end of the block is removed.
 
     What killed writers have left beside it is removed first.
-
-    Args:
-        parent: where it is made; made itself where it is not there.
-        name: of what it becomes, or of who makes it.
-
-    Raises:
-        OSError: it cannot be made, or written to; the error names what it becomes.
     """
     target = parent / name
     name = fit_name(name, _SUFFIX_BYTES)
@@ -196,10 +144,6 @@ def _about(target: Path, folder: Path) -> Iterator[None]:
 def fit_name(name: str, spare: int) -> str:
     """Return a name that a longer one can begin with; a long one is cut, and ends in its hash then.
 
-    Args:
-        name: of a file or a folder.
-        spare: how many bytes are put before and after it.
-
     >>> fit_name("model", 32), len(fit_name("x" * 255, 32))
     ('model', 223)
     """
@@ -213,12 +157,7 @@ def fit_name(name: str, spare: int) -> str:
 
 
 def move_new(folder: Path, target: Path) -> None:
-    """Let a finished folder appear under a name that is free, in one step.
-
-    Raises:
-        FileExistsError: the name is taken, by whatever.
-        OSError: the folder cannot be moved there.
-    """
+    """Let a finished folder appear under a name that is free, in one step."""
     _sync_folders(folder)
     try:
         _rename(folder, target, _RENAME_NOREPLACE)

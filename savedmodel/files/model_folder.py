@@ -20,8 +20,6 @@ from typing import BinaryIO, TypeVar
 from savedmodel.files.remote import is_remote, parse_path
 from xla_call_module.errors import FormatError, InteropError, StructureError, quote
 
-__all__ = ["ModelFolder", "locate", "newest_version", "read_file", "read_one_version"]
-
 _ATTEMPTS = 20
 _PAUSE = 0.01  # seconds
 _MAX_DEPTH = 32
@@ -41,11 +39,7 @@ class ModelFolder:
     __slots__ = ("__weakref__", "_descriptor", "_held", "_place", "path")
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open the folder.
-
-        Raises:
-            OSError: there is none, or it cannot be opened.
-        """
+        """Open the folder."""
         self.path = Path(path)
         self._place = os.path.abspath(path)
         # To go through a folder one need not be allowed to list it.
@@ -268,22 +262,13 @@ class ModelFolder:
 def locate(
     path: str | os.PathLike[str], within: ModelFolder | None = None
 ) -> tuple[ModelFolder, str]:
-    """Return the folder that a file is in, and its path below that.
-
-    Raises:
-        OSError: the folder cannot be opened.
-    """
+    """Return the folder that a file is in, and its path below that."""
     path = Path(path)
     return (ModelFolder(path.parent), path.name) if within is None else (within, path.as_posix())
 
 
 def read_file(path: str | os.PathLike[str], *, limit: int) -> bytes:
-    """Return the content of a file, wherever it is; see `ModelFolder.read`.
-
-    Raises:
-        FormatError: it is no regular file, is larger, or was changed while it was read.
-        OSError: it is not there, or cannot be read.
-    """
+    """Return the content of a file, wherever it is; see `ModelFolder.read`."""
     folder, name = locate(path)
     return folder.read(name, limit=limit)
 
@@ -335,18 +320,7 @@ def read_one_version(
     *,
     attempts: int = _ATTEMPTS,
 ) -> _Result:
-    """Return what a function reads of a folder, again where another one takes its place meanwhile.
-
-    Args:
-        folder: its path; one that is open is read once, since whoever opened it tries again.
-        read: is called with the open folder.
-        attempts: how often at most.
-
-    Raises:
-        FormatError: there is no such folder, or it was replaced each time.
-        StructureError: the path is an address such as `gs://bucket/model`.
-        InteropError, OSError: what `read` raises of a folder that nobody replaced.
-    """
+    """Read a folder by a function, and again if it is replaced meanwhile."""
     if isinstance(folder, ModelFolder):
         return read(folder)
     for attempt in range(attempts):

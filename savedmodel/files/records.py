@@ -19,19 +19,13 @@ import google_crc32c
 from savedmodel.files.model_folder import ModelFolder, locate
 from savedmodel.files.sstable import damage, mask_crc, unmask_crc
 
-__all__ = ["read_records", "record_sizes", "write_records"]
-
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _PIECE_SIZE = 1 << 20
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> int:
-    """Write a TFRecord file; return the number of its records.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a TFRecord file; return the number of its records."""
     count = 0
     with open(path, "wb") as file:
         for record in records:
@@ -55,21 +49,13 @@ def record_sizes(
     """Yield the number of bytes of each record of a TFRecord file; all checksums are checked.
 
     No more than a megabyte of it is in memory at a time.
-
-    Raises:
-        FormatError: a record is cut off or damaged; those before it have been given already.
-        OSError: the file cannot be read.
     """
     for pieces in _records(path, within):
         yield sum(map(len, pieces))
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[bytes]:
-    """Yield each record of a TFRecord file.
-
-    Raises:
-        FormatError, OSError: as `record_sizes`.
-    """
+    """Yield each record of a TFRecord file."""
     return map(b"".join, _records(path, None))
 
 

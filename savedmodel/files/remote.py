@@ -14,8 +14,6 @@ from typing import Any
 
 from xla_call_module.errors import ArgumentError, MissingDependencyError, StructureError
 
-__all__ = ["address", "is_remote", "parse_path", "upload"]
-
 _PIECE_BYTES = 8 << 20
 _LOCAL = "file://"
 _DRIVE = re.compile(r"[A-Za-z]:\\")
@@ -23,10 +21,6 @@ _DRIVE = re.compile(r"[A-Za-z]:\\")
 
 def parse_path(path: object) -> str:
     """Return a path as text, on a disk or an address; `file:///models/m` is `/models/m`.
-
-    Raises:
-        ArgumentError: it is no path.
-        StructureError: it is one of another system.
 
     Example:
         >>> parse_path("file:///models/m"), parse_path("gs://bucket/m")
@@ -53,12 +47,7 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def upload(folder: Path, path: str | os.PathLike[str], *, last: str, overwrite: bool) -> None:
-    """Copy a finished folder to an address.
-
-    Raises:
-        MissingDependencyError: etils is not installed.
-        StructureError: something is there, and `overwrite` is off.
-    """
+    """Copy a finished folder to an address."""
     target = address(path)
     if target.exists() and not overwrite:
         raise StructureError(
@@ -75,11 +64,7 @@ def upload(folder: Path, path: str | os.PathLike[str], *, last: str, overwrite: 
 
 
 def address(path: str | os.PathLike[str]) -> Any:
-    """Return an address as an `etils.epath.Path`.
-
-    Raises:
-        MissingDependencyError: etils is not installed.
-    """
+    """Return an address as an `etils.epath.Path`."""
     try:
         from etils import epath
     except ImportError as error:

@@ -26,16 +26,6 @@ import google_crc32c
 from savedmodel.protos.wire_format import MAX_VARINT_BYTES, decode_varint, encode_varint
 from xla_call_module.errors import FormatError
 
-__all__ = [
-    "Cursor",
-    "Record",
-    "damage",
-    "decode_table",
-    "encode_table",
-    "mask_crc",
-    "unmask_crc",
-]
-
 _MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER_SIZE = 48
 _TRAILER_SIZE = 5
@@ -101,22 +91,14 @@ class Cursor:
         return self.end - self.position
 
     def take(self, size: int) -> bytes:
-        """Return the next `size` bytes.
-
-        Raises:
-            FormatError: there are not as many.
-        """
+        """Return the next `size` bytes."""
         if size > self.remaining:
             raise self.damage(f"{size} bytes are to follow, but {self.remaining} are left")
         self.position += size
         return self._data[self.position - size : self.position]
 
     def read_varint(self) -> int:
-        """Return the next number: seven bits in a byte, the lowest first.
-
-        Raises:
-            FormatError: it does not end, is not in its shortest form, or is 2^64 or more.
-        """
+        """Return the next number: seven bits in a byte, the lowest first."""
         piece = self._data[self.position : min(self.end, self.position + MAX_VARINT_BYTES)]
         try:
             value, size = decode_varint(piece, 0)
@@ -208,10 +190,6 @@ def decode_table(path: Path, data: bytes) -> Iterator[Record]:
 
     Blocks must follow each other without a gap, as both known writers have them, and keys must
     ascend: so no byte is read twice, and a reader that searches finds what this one lists.
-
-    Raises:
-        FormatError: a checksum, a bound or an order does not hold. Records before it may have been
-            given already.
     """
     metaindex, index = _decode_footer(path, data)
     position, last = 0, None

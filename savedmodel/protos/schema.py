@@ -43,29 +43,6 @@ if TYPE_CHECKING:
 else:
     Proto = Message
 
-__all__ = [
-    "BundleEntryProto",
-    "BundleHeaderProto",
-    "FingerprintDef",
-    "FunctionDef",
-    "FunctionDefLibrary",
-    "FunctionSpec",
-    "GraphDef",
-    "MetaGraphDef",
-    "NodeDef",
-    "Proto",
-    "SavedModel",
-    "SavedObjectGraph",
-    "SaverDef",
-    "SignatureDef",
-    "StructuredValue",
-    "TensorProto",
-    "TensorShapeProto",
-    "TrackableObjectGraph",
-    "build_pool",
-    "message_class",
-    "parse_file",
-]
 
 # One paragraph for each message or enum, the outer before the nested. `name = number type`; a
 # star repeats the field, `K -> V` is a map, and a line that begins with `oneof name:` holds
@@ -334,15 +311,7 @@ _SCALARS = {
 def parse_file(
     declarations: str, *, name: str, package: str = _PACKAGE, dependencies: Sequence[str] = ()
 ) -> FileDescriptorProto:
-    """Return the file that declarations, written as those above, stand for.
-
-    Args:
-        declarations: the messages and enums.
-        name: of the file.
-        package: what is in front of the names that are declared; those that are referred to are
-            always below `tensorflow`.
-        dependencies: the files with the messages that it refers to, besides protobuf's own.
-    """
+    """Return the file that declarations, written as those above, stand for."""
     file = FileDescriptorProto(
         name=name,
         package=package,

@@ -11,20 +11,6 @@ from savedmodel.protos.wire_format import MAX_MESSAGE_DEPTH
 from xla_call_module.call import TensorSpec
 from xla_call_module.errors import StructureError
 
-__all__ = [
-    "NONE",
-    "Branch",
-    "Leaf",
-    "Structure",
-    "as_dict",
-    "as_list",
-    "as_tuple",
-    "encode_structure",
-    "encode_tensor_spec",
-    "fill_shape",
-    "leaves",
-]
-
 Kind = Literal["dict", "list", "tuple", "namedtuple", "none"]
 
 
@@ -87,11 +73,7 @@ def leaves(structure: Structure) -> Iterator[int]:
 
 
 def encode_structure(structure: Structure, leaf: Callable[[int], Proto]) -> Proto:
-    """Return the StructuredValue of a structure.
-
-    Raises:
-        StructureError: it is nested so deep that nothing would read the file.
-    """
+    """Return the StructuredValue of a structure."""
     if (depth := _message_depth(structure)) > _MAX_DEPTH:
         raise StructureError(
             "A pytree of arguments or results is nested too deep for saved_model.pb: it takes "

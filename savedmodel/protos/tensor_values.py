@@ -11,8 +11,6 @@ from savedmodel.protos.schema import Proto
 from xla_call_module.dtypes import DType, dtype_from_name, dtype_from_tensorflow
 from xla_call_module.errors import FormatError
 
-__all__ = ["decode_tensor", "fill_tensor", "value_field"]
-
 # A constant in a graph is small; a splat of the same size in the file is not.
 _MAX_CONSTANT_BYTES = 1 << 26
 _MAX_PADDED = 1 << 12
@@ -47,12 +45,7 @@ def value_field(dtype: DType) -> str:
 
 
 def decode_tensor(tensor: Proto) -> np.ndarray[Any, Any]:
-    """Return the array that a `TensorProto` is.
-
-    Raises:
-        FormatError: it is damaged, or too large for a constant of a graph.
-        DtypeError: JAX has nothing like its elements.
-    """
+    """Return the array that a `TensorProto` is."""
     shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
     if tensor.dtype == _STRING:
         return _decode_texts(tensor, shape)

@@ -15,8 +15,6 @@ from google.protobuf.descriptor import FieldDescriptor
 from savedmodel.protos.schema import Proto, SavedModel
 from xla_call_module.errors import FormatError
 
-__all__ = ["MAX_MESSAGE_DEPTH", "MAX_VARINT_BYTES", "check_wire", "decode_varint", "encode_varint"]
-
 MAX_VARINT_BYTES = 10
 
 # What is smaller cannot fill 100 MB.
@@ -51,11 +49,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return the number at a position, and where it ends.
-
-    Raises:
-        IndexError: it does not end, in the data or after ten bytes.
-    """
+    """Return the number at a position, and where it ends."""
     value = 0
     for shift in range(0, 7 * MAX_VARINT_BYTES, 7):
         byte = data[position]
@@ -67,11 +61,7 @@ def decode_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def check_wire(file: Path, data: bytes, message: type[Proto] = SavedModel) -> None:
-    """Refuse a message that is much larger in memory than in its file.
-
-    Raises:
-        FormatError: it is so, or it is not in the wire format.
-    """
+    """Refuse a message that is much larger in memory than in its file."""
     if len(data) <= _HARMLESS_SIZE or _greatest_cost(data) <= _allowed_cost(data):
         return
     try:

@@ -21,8 +21,6 @@ from savedmodel.variables.bundle_reader import read_strings, stream_tensor
 from savedmodel.variables.tensor_bundle import STRING, BundleIndex
 from savedmodel.variables.tensor_slices import slice_key
 
-__all__ = ["lay_out_changes"]
-
 # So little is no file of its own.
 _FEW_BYTES = 1 << 20
 # Where others change each time, the files would become ever more.
@@ -30,17 +28,7 @@ MAX_KEPT_FILES = 32
 
 
 def lay_out_changes(index: BundleIndex, tensors: Sequence[BundleTensor]) -> Layout:
-    """Return the data files of a bundle with other tensors under some keys of another one.
-
-    Args:
-        index: the other bundle, in which each of the keys is.
-        tensors: the new ones.
-
-    Raises:
-        FormatError: strings that are to be copied are damaged.
-        DtypeError: a tensor that is to be copied is of a dtype that JAX has not.
-        StructureError: as `lay_out`.
-    """
+    """Return the data files of a bundle with other tensors under some keys of another one."""
     changed = _entries_of(index, [tensor.key for tensor in tensors])
     touched = {index.entries[key].shard_id for key in changed if not index.entries[key].slices}
     stored = {e.shard_id for key, e in index.entries.items() if key not in changed and not e.slices}

@@ -19,17 +19,6 @@ from savedmodel.variables.tensor_slices import Slice, flaw_of_slices, shape_of_s
 from xla_call_module.dtypes import dtype_from_tensorflow
 from xla_call_module.errors import StructureError
 
-__all__ = [
-    "BundleSlice",
-    "BundleStrings",
-    "BundleTensor",
-    "Chunks",
-    "DataFile",
-    "Layout",
-    "Piece",
-    "lay_out",
-]
-
 Piece: TypeAlias = "bytes | bytearray | memoryview | npt.NDArray[Any]"
 Chunks: TypeAlias = Callable[[], Iterable[Piece]]
 
@@ -142,15 +131,6 @@ def lay_out(tensors: Iterable[BundleTensor | BundleStrings], num_shards: int | N
 
     Each process fills its own: the largest tensor or slice first, into the file that has the fewest
     bytes. No file is empty but the only one.
-
-    Args:
-        tensors: what is to be written.
-        num_shards: data files of each process; None for one for each GiB, and 8 at most.
-
-    Raises:
-        DtypeError: the dtype of a tensor is not one that JAX has, too.
-        StructureError: a key is empty or there twice, slices do not make up their tensor, or
-            `num_shards` is no number of files.
     """
     if num_shards is not None and not _is_count(num_shards):
         raise StructureError(

@@ -36,14 +36,6 @@ from savedmodel.variables.tensor_slices import (
 )
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 
-__all__ = [
-    "SharedTensor",
-    "check_slices",
-    "read_strings",
-    "read_tensor",
-    "stream_tensor",
-]
-
 _Bytes = npt.NDArray[np.uint8]
 
 
@@ -51,11 +43,6 @@ def read_tensor(index: BundleIndex, key: str) -> _Bytes:
     """Return the bytes of a tensor, in a new array; `view` and `reshape` make the tensor of them.
 
     A tensor that is stored in slices is put together.
-
-    Raises:
-        DtypeError: it holds strings or another dtype that JAX has not.
-        FormatError: the data file is not there, is too short, or is damaged.
-        StructureError: the bundle has no such tensor.
     """
     entry, _ = find_tensor(index, key)
     if entry.slices:
@@ -72,9 +59,6 @@ def stream_tensor(index: BundleIndex, key: str) -> Iterator[_Bytes]:
 
     Whether they are those that were written shows after the last one. A tensor that is stored in
     slices comes in one piece.
-
-    Raises:
-        DtypeError, FormatError, StructureError: as `read_tensor`.
     """
     entry, _ = find_tensor(index, key)
     if entry.slices:
@@ -105,13 +89,7 @@ class SharedTensor:
     __slots__ = ("_buffer", "_index", "_key", "_lock")
 
     def __init__(self, index: BundleIndex, key: str) -> None:
-        """Read nothing yet.
-
-        Raises:
-            DtypeError: it holds strings or another dtype that JAX has not.
-            FormatError: the data file is not there, or is too short.
-            StructureError: the bundle has no such tensor.
-        """
+        """Read nothing yet."""
         entry, _ = find_tensor(index, key)
         if not entry.slices:
             check_bounds(index, entry)
@@ -122,11 +100,7 @@ class SharedTensor:
         self._buffer: Callable[[], _Bytes | None] = lambda: None
 
     def __call__(self) -> _Bytes:
-        """Return the bytes, read again where nobody holds them any more.
-
-        Raises:
-            FormatError: they are not those that were written.
-        """
+        """Return the bytes, read again where nobody holds them any more."""
         with self._lock:
             buffer = self._buffer()
             data = read_tensor(self._index, self._key) if buffer is None else align(buffer)
@@ -149,11 +123,7 @@ def _assemble_slices(index: BundleIndex, key: str) -> _Bytes:
 
 
 def check_slices(index: BundleIndex, key: str) -> None:
-    """Refuse a tensor whose slices are not all there, or are not what it is made of.
-
-    Raises:
-        FormatError: it is so.
-    """
+    """Refuse a tensor whose slices are not all there, or are not what it is made of."""
     entry = index.entries[key]
     if flaw := flaw_of_slices(entry.slices, entry.shape):
         raise FormatError(f"{index.path}: the tensor {key!r} has {flaw}. To do: write it again.")
@@ -175,13 +145,7 @@ def _check_slice(index: BundleIndex, key: str, part: Slice, entry: BundleEntry |
 
 
 def read_strings(index: BundleIndex, key: str) -> tuple[bytes, ...]:
-    """Return the elements of a tensor of strings, in C order.
-
-    Raises:
-        DtypeError: it does not hold strings.
-        FormatError: the data file is not there, is too short, or is damaged.
-        StructureError: the bundle has no such tensor, or has it in slices only.
-    """
+    """Return the elements of a tensor of strings, in C order."""
     entry = find_tensor_or_strings(index, key)
     if entry.slices:
         raise StructureError(

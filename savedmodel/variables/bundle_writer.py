@@ -43,8 +43,6 @@ from savedmodel.variables.tensor_bundle import (
 from xla_call_module.dtypes import dtype_from_tensorflow
 from xla_call_module.errors import StructureError
 
-__all__ = ["write_bundle", "write_data_files", "write_index"]
-
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 MAX_THREADS = 8
@@ -63,20 +61,6 @@ def write_bundle(
     The tensors are laid out in the order of their keys, each at a multiple of 64 bytes: the same
     tensors in any order give the same bytes. The index comes last, so a bundle that was cut off
     has none; what a failed call leaves behind is for the caller to remove.
-
-    Args:
-        prefix: the path of the files to be made, up to `.index` and `.data-…`, in a folder that is
-            there.
-        tensors: what to write. Their bytes are asked for one chunk at a time, and not copied.
-        num_shards: the number of data files, which are written at the same time; None for one for
-            each GiB, and 8 at most.
-        written: is told of the bytes that are written, in whatever thread; what it raises ends the
-            writing.
-
-    Raises:
-        DtypeError: the dtype of a tensor is not one that JAX has, too.
-        StructureError: a key is empty or there twice, or a tensor's bytes do not fit its shape.
-        OSError: a file is there already, or cannot be written.
 
     >>> import tempfile
     >>> from savedmodel.variables.bundle_reader import read_tensor
@@ -101,12 +85,7 @@ def write_data_files(
     holder: int = 0,
     written: Callable[[int], None] | None = None,
 ) -> dict[str, BundleEntry]:
-    """Write the data files of one process, each in a thread; return the entries of their tensors.
-
-    Raises:
-        StructureError: a tensor's bytes do not fit its shape.
-        OSError: a file is there already, or cannot be written.
-    """
+    """Write the data files of one process in threads; return the entries of the tensors."""
     writer = _Writer(Path(prefix), layout.num_files, written)
     files = [file for file in layout.files if file.holder == holder]
     if len(files) == 1:
@@ -124,11 +103,7 @@ def write_data_files(
 def write_index(
     prefix: str | os.PathLike[str], entries: Mapping[str, BundleEntry], num_shards: int
 ) -> None:
-    """Write the table of contents.
-
-    Raises:
-        OSError: it is there already, or cannot be written.
-    """
+    """Write the table of contents."""
     with _NewFile(index_path(Path(prefix))) as index:
         index.append(np.frombuffer(encode_index(entries, num_shards), np.uint8))
 

@@ -20,8 +20,6 @@ import numpy.typing as npt
 from savedmodel.files.model_folder import ModelFolder
 from savedmodel.files.sstable import damage
 
-__all__ = ["DataFiles", "align", "aligned_empty", "shard_name"]
-
 _Bytes = npt.NDArray[np.uint8]
 # What JAX takes for its own on a CPU, without a copy.
 _ALIGNMENT = 64
@@ -66,21 +64,12 @@ class DataFiles:
         return self._folder.path / self.name(shard_id)
 
     def stamp(self, shard_id: int) -> tuple[int, int]:
-        """Return the size of a file, and when it was last written to.
-
-        Raises:
-            FormatError: it is not there, or is no file.
-        """
+        """Return the size of a file, and when it was last written to."""
         status = os.fstat(self._open(shard_id))
         return status.st_size, status.st_mtime_ns
 
     def read(self, shard_id: int, offset: int, out: _Bytes) -> None:
-        """Read the bytes from an offset on into an array.
-
-        Raises:
-            FormatError: the file is not there, or ends before.
-            OSError: it cannot be read.
-        """
+        """Read the bytes from an offset on into an array."""
         descriptor = self._open(shard_id)
         rest: Any = out.data
         while rest.nbytes:

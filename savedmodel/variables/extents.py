@@ -7,16 +7,6 @@ from collections.abc import Iterator
 
 from savedmodel.variables.piece_checksums import PIECE_SIZE
 
-__all__ = [
-    "Extent",
-    "boxes_of",
-    "common_extent",
-    "slices_of",
-    "span_of",
-    "strides_of",
-    "within",
-]
-
 Extent = tuple[tuple[int, int], ...]
 """The start and stop of a part in each dimension."""
 

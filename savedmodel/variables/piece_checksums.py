@@ -25,16 +25,6 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from savedmodel.protos.schema import Proto
 from savedmodel.protos.wire_format import encode_varint
 
-__all__ = [
-    "PIECE_SIZE",
-    "PieceChecksums",
-    "decode_pieces",
-    "encode_pieces",
-    "flaw_of_pieces",
-    "pieces_of",
-    "whole_checksum",
-]
-
 PIECE_SIZE = 1 << 22
 _SMALLEST_PIECE = 1 << 12
 _FIELD = 0x1C32C32C
@@ -80,15 +70,7 @@ def encode_pieces(checksums: PieceChecksums | None) -> bytes:
 
 
 def decode_pieces(entry: Proto, data: bytes) -> PieceChecksums | None:
-    """Return the checksums that an entry has for its pieces, whatever they are; None without any.
-
-    Args:
-        entry: what was parsed.
-        data: what it was parsed from, which shows fast that most entries have none.
-
-    Raises:
-        ValueError: the field has no size, or is not of whole numbers.
-    """
+    """Return the checksums of the pieces of an entry; None without any."""
     if _TAG not in data:
         return None
     unknown: Any = UnknownFieldSet(entry)  # a sequence, and its stub does not say so

@@ -47,23 +47,6 @@ from savedmodel.variables.tensor_slices import MAX_SLICES, Slice, is_within
 from xla_call_module.dtypes import DTYPES, DType, dtype_from_tensorflow
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 
-__all__ = [
-    "BOOL",
-    "LENGTHS_CRC_SIZE",
-    "MAX_RANK",
-    "STRING",
-    "BundleEntry",
-    "BundleIndex",
-    "check_bounds",
-    "encode_index",
-    "encode_lengths",
-    "find_tensor",
-    "find_tensor_or_strings",
-    "index_path",
-    "read_index",
-    "shard_path",
-]
-
 _VERSION = 1  # kTensorBundleVersion in tensor_bundle.cc
 BOOL, STRING = 10, 7  # DT_BOOL and DT_STRING in tensorflow/core/framework/types.proto
 _ITEMSIZE = {dtype.enum: dtype.itemsize for dtype in DTYPES}
@@ -173,14 +156,6 @@ def read_index(prefix: str | os.PathLike[str], *, within: ModelFolder | None = N
     """Return the table of contents of a bundle that any program wrote.
 
     Every checksum and every bound of the index file is checked; the data files are not opened.
-
-    Args:
-        prefix: the path of the files up to `.index` and `.data-…`.
-        within: the folder that the path begins at; by default the one that the files are in.
-
-    Raises:
-        FormatError: the index file is damaged, or of a kind that cannot be read here.
-        OSError: it is not there, or cannot be read.
     """
     folder, name = locate(prefix, within)
     path = index_path(folder.path / name)
@@ -289,12 +264,7 @@ def _check_overlaps(path: Path, entries: Mapping[str, BundleEntry]) -> None:
 
 
 def find_tensor(index: BundleIndex, key: str) -> tuple[BundleEntry, DType]:
-    """Return the entry of a tensor of numbers, and its dtype.
-
-    Raises:
-        DtypeError: it holds strings or another dtype that JAX has not.
-        StructureError: the bundle has no such tensor.
-    """
+    """Return the entry of a tensor of numbers, and its dtype."""
     entry = find_tensor_or_strings(index, key)
     if entry.dtype == STRING:
         raise DtypeError(f"Tensor {key} of {index.path} holds strings. To do: use read_strings.")
@@ -302,11 +272,7 @@ def find_tensor(index: BundleIndex, key: str) -> tuple[BundleEntry, DType]:
 
 
 def find_tensor_or_strings(index: BundleIndex, key: str) -> BundleEntry:
-    """Return the entry of a tensor of any kind.
-
-    Raises:
-        StructureError: the bundle has no such tensor.
-    """
+    """Return the entry of a tensor of any kind."""
     entry = index.entries.get(key)
     if entry is None:
         # The search takes long among many.
@@ -319,11 +285,7 @@ def find_tensor_or_strings(index: BundleIndex, key: str) -> BundleEntry:
 
 
 def check_bounds(index: BundleIndex, entry: BundleEntry) -> None:
-    """Refuse an entry whose data file is not there, or ends before the tensor does.
-
-    Raises:
-        FormatError: it is so.
-    """
+    """Refuse an entry whose data file is not there, or ends before the tensor does."""
     size, end = index.files.stamp(entry.shard_id)[0], entry.offset + entry.size
     if end > size:
         path = index.files.path(entry.shard_id)

@@ -36,8 +36,6 @@ from savedmodel.variables.tensor_bundle import (
 from savedmodel.variables.tensor_slices import Slice, extents, show_key, slice_key
 from xla_call_module.errors import FormatError
 
-__all__ = ["TensorParts"]
-
 _Bytes = npt.NDArray[np.uint8]
 # A file that another program is writing to does not stay as it is when it is read again.
 _ATTEMPTS = 3
@@ -57,11 +55,7 @@ class TensorParts:
         self._whole: _CheckedTensor | None = None
 
     def __call__(self, extent: Extent) -> npt.NDArray[Any]:
-        """Return the bytes of a part in C order, in a new array with one dimension.
-
-        Raises:
-            FormatError: the tensor is damaged where it was read.
-        """
+        """Return the bytes of a part in C order, in a new array with one dimension."""
         _, dtype = find_tensor(self._index, self._key)
         part = np.empty([stop - start for start, stop in extent], f"V{dtype.itemsize}")
         if part.size:

@@ -16,18 +16,6 @@ import numpy as np
 
 from xla_call_module.dtypes import DType
 
-__all__ = [
-    "MAX_SLICES",
-    "Slice",
-    "extents",
-    "flaw_of_slices",
-    "is_readable_in_slices",
-    "is_within",
-    "shape_of_slice",
-    "show_key",
-    "slice_key",
-]
-
 Slice = tuple[tuple[int, int | None], ...]
 """The start and length of a part in each dimension; None is all of a dimension."""
 

@@ -9,8 +9,6 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-__all__ = ["draw_resnet"]
-
 _PLAN = (3, 4, 6, 3)
 _OPSET = 21
 

@@ -16,15 +16,6 @@ import tensorflow as tf
 
 from xla_call_module.dtypes import dtype_from_tensorflow
 
-__all__ = [
-    "build",
-    "decode_tensor",
-    "encode_count",
-    "encode_request",
-    "encode_text",
-    "run_in_c",
-]
-
 _SOURCES = Path(__file__).parent / "c_api"
 
 

@@ -9,8 +9,6 @@ import jax
 import pytest
 import tensorflow as tf
 
-__all__ = ["BOTH", "GRADIENTS", "import_converter"]
-
 BOTH = ("bridge.jax2tf", "jax.experimental.jax2tf")
 GRADIENTS = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
 # That of JAX 0.12 writes custom calls, such as those that assert sizes, in a form that is newer

@@ -14,7 +14,5 @@ The functions over eight devices are not among them: `tests/eight_devices` runs 
 
 from __future__ import annotations
 
-__all__ = ["IN_FULL"]
-
 # The environment variable that says that all functions of the matrix are run.
 IN_FULL = "TESTS_DEVICE"

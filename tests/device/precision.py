@@ -11,8 +11,6 @@ import numpy as np
 
 from tests.matrix.case import ROUNDING
 
-__all__ = ["assert_close", "on_accelerator", "rounds_to_tf32"]
-
 # The largest error in units in the last place of the float32 functions of CUDA's mathematical
 # library (CUDA C++ Programming Guide, "Mathematical Functions"), but for the Bessel functions.
 _LIBRARY_ULPS = 11

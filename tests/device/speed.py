@@ -22,8 +22,6 @@ from tests.benchmarks import models
 from tests.benchmarks.measure import Ratio, compare, seconds
 from tests.bridge.onnx.models import lstm, resnet
 
-__all__ = ["MEASUREMENTS"]
-
 KEY = "serving_default"
 BATCHES = (1, 64)
 _REPEATS = 20

@@ -26,8 +26,6 @@ from tests.matrix.files import (
 )
 from tests.matrix.functions import FAMILIES
 
-__all__ = ["BY_NAME", "Call", "Derivatives", "Written", "settings_of", "write", "written_calls"]
-
 BATCHES = (1, 3, 17)
 ORDER = 2
 BY_NAME = {

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["LANGUAGES", "Block", "Page", "read_page"]
-
 LANGUAGES = ("python", "shell", "text", "yaml", "json", "html", "js", "ebnf", "mermaid", "protobuf")
 _FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 _COMMENTS = re.compile(r"(?:<!--[^>]*-->\s*)+\Z")

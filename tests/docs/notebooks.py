@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tests.docs.blocks import Block, read_page
 
-__all__ = ["NOTEBOOKS", "to_notebook"]
-
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ("flax_serving", "keras_layer", "onnx_runtime")
 _COMMENT = re.compile(r"<!--.*?-->\s*", re.DOTALL)

@@ -18,8 +18,6 @@ from pathlib import Path
 from bridge.cli.main import main
 from tests.docs.blocks import read_page
 
-__all__ = ["run_page"]
-
 ROOT = Path(__file__).parents[2]
 # The file of a block in an error, without the folder of this run.
 _FILES = re.compile(r"(?:(?:/[\w.-]+)*/)?block_\d+\.py")

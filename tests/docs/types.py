@@ -12,8 +12,6 @@ from pathlib import Path
 
 from tests.docs.blocks import read_page
 
-__all__ = ["CHECKERS", "programs_of", "type_errors"]
-
 ROOT = Path(__file__).parents[2]
 # The types of these are not ours to mend: their own examples do not pass.
 _OTHERS = ("flax", "haiku", "keras", "sklearn", "tensorflow", "tf_keras")

@@ -12,8 +12,6 @@ import threading
 
 import pytest
 
-__all__ = ["install", "page_when_done", "skip_without_chromium"]
-
 _CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 _NPM = shutil.which("npm")
 _OPTIONS = (

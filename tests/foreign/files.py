@@ -14,8 +14,6 @@ import numpy as np
 
 from tests.policy.source import ROOT
 
-__all__ = ["NAMES", "ForeignFile", "read_foreign", "write_foreign", "write_foreign_once"]
-
 NAMES = ("jax2tf", "keras", "bare_graph", "session_graph", "orbax")
 
 

@@ -17,8 +17,6 @@ from tests.fuzzing.models import make
 from tests.fuzzing.reading import outcome, read_all
 from tests.fuzzing.run import copy
 
-__all__ = ["search"]
-
 PB = "saved_model.pb"
 INDEX = "variables/variables.index"
 

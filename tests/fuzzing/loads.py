@@ -17,8 +17,6 @@ import bridge
 from tests.fuzzing.models import MODELS
 from tests.fuzzing.run import run, show
 
-__all__ = ["load_all"]
-
 
 def load_all(folder: Path) -> Any:
     """Return what the functions of a SavedModel are and give, and what `inspect` says."""

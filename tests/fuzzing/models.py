@@ -12,8 +12,6 @@ from jax import export
 
 import bridge
 
-__all__ = ["MODELS", "make"]
-
 W = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)
 PARAMS = {"b": np.ones(2, np.float32), "layers": [{"w": W}, {"n": np.int32(3)}]}
 TABLE = np.linspace(0, 1, 64, dtype=np.float32)

@@ -24,8 +24,6 @@ from savedmodel.protos import schema
 from savedmodel.variables import bundle_layout, bundle_reader, bundle_writer, tensor_bundle
 from xla_call_module.node import is_call
 
-__all__ = ["DAMAGE", "EDITS", "damage_bytes", "mutate", "mutate_foreign", "mutate_json"]
-
 PB = "saved_model.pb"
 INDEX = "variables/variables.index"
 DATA = "variables/variables.data-00000-of-00001"

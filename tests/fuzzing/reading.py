@@ -11,8 +11,6 @@ from typing import Any
 import savedmodel
 from xla_call_module.errors import InteropError
 
-__all__ = ["LIMIT", "TookTooLongError", "outcome", "read_all", "time_limit"]
-
 LIMIT = 5.0
 
 

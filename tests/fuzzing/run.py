@@ -11,8 +11,6 @@ from typing import Any
 from tests.fuzzing.mutations import DAMAGE, EDITS, mutate
 from tests.fuzzing.reading import TookTooLongError, outcome, read_all
 
-__all__ = ["copy", "run", "show"]
-
 
 def copy(source: Path, scratch: Path) -> Path:
     """A fresh copy of a model, under its own name; an older one is written over."""

@@ -19,8 +19,6 @@ import numpy as np
 import bridge
 from tests.golden.write_kinds import DEVICES, KINDS, SEVERAL_DEVICES, Kind, arrays_of, values
 
-__all__ = ["GOLDEN", "check_in_jax", "check_leaves", "folders_of", "numbers_of"]
-
 GOLDEN = Path(__file__).parent
 
 

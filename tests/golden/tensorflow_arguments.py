@@ -8,8 +8,6 @@ import tensorflow as tf
 
 from tests.golden.write_kinds import Pair
 
-__all__ = ["for_tensorflow"]
-
 
 def for_tensorflow(argument):
     """An argument with the data of keys, and classes as mappings from names."""

@@ -27,8 +27,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import bridge
 
-__all__ = ["KINDS", "SEVERAL_DEVICES", "Kind", "Pair", "arrays_of", "values"]
-
 DEVICES = 2
 X = np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)
 W = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)

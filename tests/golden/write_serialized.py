@@ -20,8 +20,6 @@ import numpy as np
 from jax import export
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-__all__ = ["CASES", "Pair", "export_case", "register_pair"]
-
 Pair = collections.namedtuple("Pair", "x y")
 _ARRAY = jax.ShapeDtypeStruct((4, 4), np.float32)
 

@@ -20,8 +20,6 @@ from rich.table import Table
 
 from tests.matrix.environments import FOLDER, ROOT, EnvironmentFailedError, run_command
 
-__all__ = ["Break", "breaks_in", "main"]
-
 # A version that is a pre-release itself is what lets pip choose one, of this package alone.
 PRE_RELEASES = (
     "jax>=0.9.0.dev0",

@@ -10,22 +10,6 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-__all__ = [
-    "CANCELLATION",
-    "DOUBLE",
-    "EXACT",
-    "FLOAT16",
-    "HALF",
-    "ROUNDING",
-    "SERIES",
-    "Case",
-    "Tolerance",
-    "complexes",
-    "family",
-    "floats",
-    "integers",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:

@@ -14,8 +14,6 @@ from bridge.verifying.tensorflow_process import json_lines
 from tests.matrix.grid import Cell, Outcome
 from tests.matrix.written import DEFAULT, VALUES, Written, release_of
 
-__all__ = ["run_files"]
-
 CONSUMER = Path(__file__).with_name("consumer.py")
 SILENCE = 180.0  # seconds without a word; the import of TensorFlow takes up to 20
 _LAST_WORDS = 400  # characters

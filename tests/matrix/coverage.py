@@ -29,8 +29,6 @@ from tests.matrix.report import write_between
 from tests.matrix.written import DEFAULT, read_written
 from tests.policy.source import ROOT
 
-__all__ = ["COLUMNS", "PAGE", "RECORD", "read_record", "table"]
-
 RECORD = ROOT / "docs" / "reference" / "coverage.json"
 PAGE = ROOT / "docs" / "reference" / "coverage.md"
 BEGIN, END = "<!-- coverage -->", "<!-- end of coverage -->"

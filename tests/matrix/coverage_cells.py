@@ -32,8 +32,6 @@ from tests.matrix.functions import CASES
 from tests.matrix.written import DEFAULT, VALUES
 from xla_call_module.errors import InteropError
 
-__all__ = ["COLUMNS", "measure"]
-
 Answer = tuple[str, str]
 _PASSED: Answer = ("passed", "")
 _KEY = "serving_default"

@@ -11,24 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = [
-    "CONSUMERS",
-    "FOLDER",
-    "ROOT",
-    "RUNNING",
-    "USUAL",
-    "USUAL_JAX",
-    "WRITERS",
-    "Environment",
-    "EnvironmentFailedError",
-    "Python",
-    "Ready",
-    "constraints",
-    "find_python",
-    "prepare",
-    "run_command",
-]
-
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".matrix"
 _STAMP = ".installed"

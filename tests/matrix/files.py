@@ -30,17 +30,6 @@ from tests.matrix.case import Case
 from tests.matrix.functions import CASES, PLAIN_CASES
 from tests.matrix.written import DEFAULT, VALUES, Written, write_written
 
-__all__ = [
-    "case_settings",
-    "cotangent_of",
-    "expected_warnings",
-    "is_inexact",
-    "logical_arguments",
-    "physical_array",
-    "write_case",
-    "write_cases",
-]
-
 
 def write_case(case: Case, folder: Path, targets: Sequence[str]) -> list[Written]:
     """One case for each target."""

@@ -13,8 +13,6 @@ from tests.foreign.files import ForeignFile, write_foreign
 from tests.matrix.environments import Ready
 from tests.matrix.grid import Cell, Outcome
 
-__all__ = ["foreign_cells"]
-
 
 def foreign_cells(
     folder: Path, consumers: Sequence[Ready], *, jax: str, step: Callable[[str], None]

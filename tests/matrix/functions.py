@@ -20,8 +20,6 @@ from tests.matrix.families import (
     transforms,
 )
 
-__all__ = ["CASES", "FAMILIES", "PLAIN_CASES"]
-
 FAMILIES = {
     "jax.numpy": arrays.CASES,
     "jax.scipy": special_functions.CASES,

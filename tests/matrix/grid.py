@@ -13,18 +13,6 @@ from rich.text import Text
 from tests.matrix.written import DEFAULT, release_of
 from xla_call_module import versions
 
-__all__ = [
-    "DEVIATIONS",
-    "REFUSALS",
-    "Cell",
-    "Deviation",
-    "Outcome",
-    "Refusal",
-    "exit_status",
-    "problem",
-    "show",
-]
-
 
 class Outcome(Enum):
     """The outcome of a cell; the value is its letter in the grid."""

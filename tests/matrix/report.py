@@ -8,8 +8,6 @@ from pathlib import Path
 from tests.matrix.grid import Cell, Outcome
 from tests.matrix.written import DEFAULT, release_of
 
-__all__ = ["BEGIN", "END", "table", "write_between", "write_table"]
-
 BEGIN, END = "<!-- matrix -->", "<!-- end of matrix -->"
 
 

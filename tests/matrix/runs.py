@@ -26,8 +26,6 @@ from tests.matrix.grid import Cell, Outcome
 from tests.matrix.suite import run_suite
 from tests.matrix.written import DEFAULT, Written, read_written
 
-__all__ = ["Step", "from_each_jax", "in_each_tensorflow", "with_each_jax"]
-
 # The name that stands for the files of other programs among those of cases.
 FOREIGN = "foreign"
 _AT_ONCE = 2  # each process holds TensorFlow or JAX

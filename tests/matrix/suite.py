@@ -10,8 +10,6 @@ from pathlib import Path
 from tests.matrix.environments import CONSUMERS, ROOT, Ready
 from tests.matrix.grid import Cell, Outcome
 
-__all__ = ["SUITE", "run_suite"]
-
 SUITE = (
     "tests/bridge",
     "tests/golden",

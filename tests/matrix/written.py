@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["DEFAULT", "VALUES", "Written", "read_written", "release_of", "write_written"]
-
 DEFAULT = "default"
 VALUES = "values.npz"
 _NAME = "written.json"

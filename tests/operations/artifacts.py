@@ -23,8 +23,6 @@ from tests.operations.case import Case
 from tests.operations.operands import Array, elements, structured
 from tests.x64 import enable_x64
 
-__all__ = ["Artifact", "Batch", "Call", "precision", "transformed"]
-
 _WIDE = ("int64", "uint64", "float64", "complex128")
 # Arrays of these are float32 outside of the function: ONNX Runtime takes none from Python.
 _CARRIED = ("bfloat16",)

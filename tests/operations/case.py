@@ -10,11 +10,6 @@ from typing import Any
 
 from tests.operations.operands import Operand
 
-__all__ = [
-    "ALL", "COMPLEX", "FLOATS", "FORMS", "INTEGERS", "NUMBERS", "SIGNED", "Case", "Lines",
-    "public_function",
-]  # fmt: skip
-
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 SIGNED = ("int32", "int8", "int16", "int64")
 INTEGERS = (*SIGNED, "uint8", "uint16", "uint32", "uint64")

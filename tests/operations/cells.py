@@ -14,16 +14,6 @@ from tests.operations.artifacts import Batch
 from tests.operations.case import Case
 from tests.operations.judging import Outcome
 
-__all__ = [
-    "DEVIATIONS",
-    "Deviation",
-    "batches",
-    "deviations",
-    "is_there",
-    "unexpected",
-    "without_case",
-]
-
 DEVIATIONS = Path(__file__).parent / "deviations.toml"
 # How many cases are one program.
 _SIZES = {"static": 30, "gradient": 15, "second gradient": 10}

@@ -12,8 +12,6 @@ from tests.operations.judging import outcomes
 from tests.operations.table import CASES
 from tests.operations.targets import Target
 
-__all__ = ["all_batches", "check", "name_of", "quick_batches"]
-
 
 @cache
 def quick_batches() -> tuple[Batch, ...]:

@@ -15,8 +15,6 @@ from tests.operations.operands import Array
 from tests.operations.targets import Target
 from xla_call_module.errors import InteropError
 
-__all__ = ["Outcome", "difference", "outcomes"]
-
 # Results of few bits are rounded once, whatever they are computed in.
 _MOST_ULPS = {"float16": 4.0, "bfloat16": 4.0}
 

@@ -11,11 +11,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = [
-    "ROWS", "Array", "Operand", "edges", "elements", "fixed", "integers", "made", "numpy_dtype",
-    "rows", "structured",
-]  # fmt: skip
-
 Array = np.ndarray[Any, Any]
 ROWS = 3
 _FINITE = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, 2.5, -2.5, 3.75, -7.25, 1e-3, -1e-3, 20.0, -20.0,

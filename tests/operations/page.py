@@ -9,8 +9,6 @@ from tests.operations.cells import Deviation
 from tests.operations.targets import TARGETS
 from tests.policy.source import ROOT
 
-__all__ = ["BEGIN", "END", "PAGE", "section"]
-
 PAGE = ROOT / "docs" / "reference" / "coverage.md"
 BEGIN, END = "<!-- deviations -->", "<!-- end of deviations -->"
 _WORDS = {"refused": "is refused", "differs": "differs"}

@@ -13,8 +13,6 @@ from tests.operations.cases import (
     transforms,
 )
 
-__all__ = ["CASES"]
-
 CASES = (
     *primitives.CASES,
     *arrays.CASES,

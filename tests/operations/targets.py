@@ -24,8 +24,6 @@ from bridge.litert.worker_process import LiteRTProcess
 from tests.operations.artifacts import Artifact, Batch, precision, transformed
 from tests.operations.operands import Array
 
-__all__ = ["TARGETS", "Target", "opened"]
-
 
 class Target(Protocol):
     """A runtime. It raises what the verb or the runtime raises.

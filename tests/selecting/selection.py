@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-__all__ = ["Selection", "is_named"]
-
 
 def is_named(test: str, names: Iterable[str]) -> bool:
     """Return whether a test is one of these, or of one of these functions, files or folders."""

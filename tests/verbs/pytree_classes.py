@@ -10,8 +10,6 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-__all__ = ["Attributes", "Config", "Data", "Keyed", "Label", "Pair", "Struct", "Weight"]
-
 
 class Pair(NamedTuple):
     """A named tuple."""

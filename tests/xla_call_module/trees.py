@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from xla_call_module.pytrees.tree_nodes import LEAF, TreeNode
 
-__all__ = ["static_nodes", "tree_nodes"]
-
 paths = st.text(max_size=12)
 values = (
     st.booleans()

@@ -18,8 +18,6 @@ from xla_call_module.stablehlo.constant_evaluation import ConstantValues, evalua
 from xla_call_module.stablehlo.modules import functions_of, result_number, walk
 from xla_call_module.stablehlo.rewriting import replace_operation
 
-__all__ = ["CASE", "keep_chosen", "keep_platform", "operations_on"]
-
 CASE = "stablehlo.case"
 # JAX derives one number from another; with x64 on the platform index has 64 bits.
 _FOLLOWED = (CASE, "stablehlo.convert")
@@ -27,13 +25,7 @@ _Known = Mapping[Any, int]
 
 
 def operations_on(module: Any, platform_index: int | None) -> Iterator[Any]:
-    """Return the operations of a parsed module that can run on a platform.
-
-    Args:
-        module: the parsed module.
-        platform_index: the platform's position; None for a module without the argument, or for all
-            platforms.
-    """
+    """Return the operations of a parsed module that can run on a platform."""
     if platform_index is None:
         yield from walk(module)
         return
@@ -45,10 +37,6 @@ def keep_platform(module: Any, platform_index: int) -> None:
     """Leave of a parsed module, in place, what runs on one of its platforms.
 
     Branches that are taken there are written out. The platform index stays an argument.
-
-    Args:
-        module: the parsed module, which takes the index of the platform.
-        platform_index: the platform's position.
     """
     functions: dict[Any, dict[Any, int]] = {}
     for block, known in _reached(module, platform_index):

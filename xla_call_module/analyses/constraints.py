@@ -17,8 +17,6 @@ from xla_call_module.dimensions import evaluate
 from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import is_shape_assertion, open_module, walk
 
-__all__ = ["SizeConstraint", "constraint_texts", "constraints_in", "constraints_of"]
-
 _QUOTED = re.compile(r"symbolic shape constraint (.+?)\. Expected")
 _PARTS = re.compile(r"(.+?)(>=|<=|==)(.+)")
 # JAX keeps `mod(b, 4) == 0` in this form.
@@ -43,9 +41,6 @@ class SizeConstraint:
     def holds(self, values: Mapping[str, int]) -> bool | None:
         """Return whether it holds; None while one of its variables has no value.
 
-        Raises:
-            StructureError: a part of it is no dimension expression.
-
         >>> SizeConstraint("b>=8").holds({"b": 4})
         False
         """
@@ -66,20 +61,12 @@ class SizeConstraint:
 
 
 def constraints_of(call: CallModule) -> tuple[SizeConstraint, ...]:
-    """Return the constraints that the module of a call asserts, each once.
-
-    Raises:
-        FormatError: the module is damaged.
-    """
+    """Return the constraints that the module of a call asserts, each once."""
     return constraints_in(call.module)
 
 
 def constraints_in(serialized: bytes) -> tuple[SizeConstraint, ...]:
-    """Return the constraints that a serialized module asserts, each once.
-
-    Raises:
-        FormatError: it is damaged.
-    """
+    """Return the constraints that a serialized module asserts, each once."""
     if not mentions(serialized, [b"symbolic shape constraint"]):
         return ()
     texts: dict[str, None] = {}

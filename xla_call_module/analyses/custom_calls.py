@@ -24,16 +24,6 @@ from xla_call_module.platforms import PLATFORMS
 from xla_call_module.stablehlo.modules import custom_call_target, walk
 from xla_call_module.stablehlo.operation_locations import describe_location, describe_primitive
 
-__all__ = [
-    "TARGETS",
-    "CustomCallTarget",
-    "Provider",
-    "check_custom_calls",
-    "classify",
-    "refuse_callbacks",
-    "refuse_other_programs",
-]
-
 
 class Provider(enum.Enum):
     """The provider of what a custom call names, in a process of TensorFlow."""
@@ -151,20 +141,7 @@ def classify(target: str) -> CustomCallTarget:
 def check_custom_calls(
     where: str, module: Any, platforms: Sequence[str], checks: Collection[DisabledCheck]
 ) -> None:
-    """Refuse a parsed module that calls what TensorFlow does not have on one of its platforms.
-
-    Args:
-        where: the name of the function, for messages.
-        module: the parsed module.
-        platforms: what it was lowered for, in the order of the platform index.
-        checks: the checks that are disabled; `custom_call:NAME` lets a target pass on every
-            platform, and `custom_call:ALL` any, as in JAX.
-
-    Raises:
-        InteropError: a target is absent; the message names it, its primitive, source line and
-            platform.
-        StructureError: it calls back to Python.
-    """
+    """Refuse a parsed module that calls what TensorFlow does not have on one of its platforms."""
     allowed = {check.custom_call for check in checks}
     refuse_callbacks(where, module)
     if "ALL" in allowed:
@@ -181,15 +158,7 @@ def check_custom_calls(
 
 
 def refuse_other_programs(where: str, module: Any) -> None:
-    """Refuse a parsed module that calls what JAX alone does not run: Python, or TensorFlow.
-
-    Args:
-        where: the name of the function, for messages.
-        module: the parsed module.
-
-    Raises:
-        StructureError: it calls back to Python, or calls a function of TensorFlow.
-    """
+    """Refuse a parsed module that calls what JAX alone does not run: Python, or TensorFlow."""
     refuse_callbacks(where, module)
     refuse_functions(where, module)
 
@@ -198,13 +167,6 @@ def refuse_callbacks(where: str, module: Any) -> None:
     """Refuse a parsed module that calls back to Python.
 
     What it would call is an address in the process that exported; JAX, too, would jump there.
-
-    Args:
-        where: the name of the function, for messages.
-        module: the parsed module.
-
-    Raises:
-        StructureError: it calls back to Python, with the place.
     """
     for operation in walk(module):
         target = custom_call_target(operation)

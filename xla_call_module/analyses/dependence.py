@@ -22,8 +22,6 @@ from xla_call_module.stablehlo.modules import (
     walk,
 )
 
-__all__ = ["dependencies", "epsilon_of", "narrowest_floats", "operations_behind"]
-
 _Arguments = frozenset[int | str]
 
 
@@ -33,12 +31,6 @@ def dependencies(call: CallModule) -> tuple[frozenset[int], ...]:
     Every result of an operation depends on all that the operation takes, its regions included; what
     a function returns is followed through it, result by result. A size of an argument counts as the
     argument only where it is the first one: the others are no matter of its rows.
-
-    Args:
-        call: any call.
-
-    Raises:
-        FormatError: its module is damaged.
 
     Example:
         >>> import jax
@@ -56,15 +48,6 @@ def dependencies(call: CallModule) -> tuple[frozenset[int], ...]:
 
 def operations_behind(call: CallModule, names: Iterable[str]) -> tuple[frozenset[str], ...]:
     """Return, for each result, those of some operations that it may depend on.
-
-    Args:
-        call: any call.
-        names: the names of operations, such as `stablehlo.maximum`, or targets of custom calls;
-            with an element type behind it, such as `stablehlo.convert i4`, those whose first
-            operand has such elements.
-
-    Raises:
-        FormatError: its module is damaged.
 
     Example:
         >>> import jax
@@ -91,12 +74,6 @@ def narrowest_floats(call: CallModule) -> tuple[str, ...]:
 
     That is one that an operation rounds to; arguments and constants of a dtype round nothing, nor
     does what moves them. It is the name of a real dtype; empty where no floats are computed.
-
-    Args:
-        call: any call.
-
-    Raises:
-        FormatError: its module is damaged.
 
     Example:
         >>> import jax, jax.numpy as jnp

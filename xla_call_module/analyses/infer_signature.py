@@ -32,8 +32,6 @@ from xla_call_module.stablehlo.modules import (
 )
 from xla_call_module.stablehlo.refining import refine_results
 
-__all__ = ["argument_shapes", "infer_argument_signature", "infer_signature"]
-
 # Sizes at which results are looked at: whole numbers of what shapes are usually divided by.
 _BASE, _STEP = 24, 48
 # Others: `min`, `max`, `mod` and `floordiv` make no polynomial of them.
@@ -49,16 +47,6 @@ def infer_signature(call: CallModule, results: Mapping[int, Shape] = _NOTHING) -
     Unknown dimensions get the expressions of the module's shape assertions; where it has none, each
     is a variable of its own. Those of results are what somebody says that they are, if the module
     agrees, or else polynomials of these.
-
-    Args:
-        call: one that another program wrote; one that has its description is returned as it is.
-        results: by the index of a result what may be its shape, such as the module of the gradient
-            says of its cotangent.
-
-    Raises:
-        FormatError: the module is damaged, or is not what the node says.
-        StructureError: a result has a shape that is neither a polynomial of the arguments'
-            dimensions nor what it may be.
     """
     if all(spec.shape is not None for spec in call.args):
         return call
@@ -79,9 +67,6 @@ def infer_argument_signature(call: CallModule) -> CallModule:
     """Return the call with shapes, names and shardings for its arguments, as `infer_signature`.
 
     An unknown dimension of a result is a variable of its own.
-
-    Raises:
-        FormatError: the module is damaged, or is not what the node says.
     """
     described, main, _, _ = _with_arguments(call)
     taken = {*described.symbols}
@@ -121,11 +106,7 @@ def _with_arguments(call: CallModule) -> tuple[CallModule, Main, list[str], Modu
 
 
 def argument_shapes(call: CallModule) -> tuple[Shape, ...]:
-    """Return the shape of each operand, with the expressions that the module's assertions quote.
-
-    Raises:
-        FormatError: the module is damaged, or is not what the node says.
-    """
+    """Return the shape of each operand, with the expressions that the module's assertions quote."""
     with open_module(call.module) as module:
         main = read_main(module)
         _check_counts(call, main)

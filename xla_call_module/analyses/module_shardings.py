@@ -28,8 +28,6 @@ from xla_call_module.stablehlo.serialized_shardings import (
     shardy_texts,
 )
 
-__all__ = ["ModuleShardings", "read_module_shardings"]
-
 _DEVICES = "mhlo.num_partitions"
 _TEXT = "mhlo.sharding"
 

@@ -16,8 +16,6 @@ from xla_call_module.errors import PlatformError
 from xla_call_module.stablehlo.modules import splat, walk
 from xla_call_module.stablehlo.operation_locations import describe_location, describe_primitive
 
-__all__ = ["OPERATIONS", "UnavailableOperation", "check_operations"]
-
 
 @dataclass(frozen=True, slots=True)
 class UnavailableOperation:
@@ -65,17 +63,7 @@ _BY_NAME = {operation.name: operation for operation in OPERATIONS}
 
 
 def check_operations(where: str, module: Any, platforms: Sequence[str]) -> None:
-    """Refuse a parsed module for one device with what does not run on one of its platforms.
-
-    Args:
-        where: the name of the function, for messages.
-        module: the parsed module. One for several devices is another matter: it runs where its
-            partitions do, or not at all.
-        platforms: what it was lowered for, in the order of the platform index.
-
-    Raises:
-        PlatformError: the message names the operation, its primitive, source line and platform.
-    """
+    """Refuse a parsed module for one device with what does not run on one of its platforms."""
     # One look at all operations; each platform's own are only looked for where it is needed.
     if not any(operation.name in _BY_NAME for operation in walk(module)):
         return

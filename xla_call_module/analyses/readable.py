@@ -13,8 +13,6 @@ from xla_call_module.call import CallModule, read_artifact_version
 from xla_call_module.stablehlo.bytecode import mentions, operation_versions
 from xla_call_module.versions import Release
 
-__all__ = ["is_plain", "is_read_as_written"]
-
 # Newer ones may have new types, whose names are no text in an artifact. From 1.16 to 1.18 only
 # collectives and custom calls change, says the version log of openxla/stablehlo,
 # stablehlo/dialect/VhloDialect.td.
@@ -46,9 +44,6 @@ def is_plain(artifact: bytes) -> bool:
     """Return whether an artifact has none but the listed operations.
 
     None of them calls anything outside of the module, or needs another device or the host.
-
-    Raises:
-        FormatError: it is no portable artifact.
     """
     return read_artifact_version(artifact)[:2] <= _LAST_STABLEHLO and _OLD.issuperset(
         map("".join, operation_versions(artifact))

@@ -20,8 +20,6 @@ from xla_call_module.errors import ShardingError
 from xla_call_module.stablehlo.modules import custom_call_target, open_module, walk
 from xla_call_module.stablehlo.operation_locations import describe_location
 
-__all__ = ["check_one_device", "name_of_several_devices", "operation_of_several_devices"]
-
 _MANUAL = "sdy.manual_computation"
 _MANUAL_CALLS = frozenset({
     "SPMDFullToShardShape", "SPMDShardToFullShape",
@@ -45,16 +43,7 @@ def operation_of_several_devices(call: CallModule, module: Any) -> str:
 
 
 def check_one_device(call: CallModule, module: Any = None, *, is_alone: bool = True) -> None:
-    """Refuse a call that does not run on one device.
-
-    Args:
-        call: any call.
-        module: its parsed module; by default it is parsed here.
-        is_alone: whether there is nothing around it, so that JAX runs its file over all of them.
-
-    Raises:
-        ShardingError: it says which operation needs the others, and what can run it.
-    """
+    """Refuse a call that does not run on one device."""
     if call.nr_devices < 2:
         return
     opened = open_module(call.module) if module is None else contextlib.nullcontext(module)

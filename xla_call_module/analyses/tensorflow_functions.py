@@ -19,34 +19,19 @@ from xla_call_module.errors import THROUGH_TENSORFLOW, FormatError, StructureErr
 from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import custom_call_target, serialize_module, walk
 
-__all__ = ["TARGET", "pack_functions", "refuse_functions", "return_functions", "take_functions"]
-
 TARGET = "tf.call_tf_function"
 _CONFIG = "tf.backend_config"
 _MARK = '{"tensorflow_function": '
 
 
 def pack_functions(name: str, definitions: Sequence[bytes]) -> str:
-    """Return the configuration of a custom call that holds what it calls.
-
-    Args:
-        name: the name of the function that is called.
-        definitions: the serialized FunctionDefs of that function, and of those that it calls.
-    """
+    """Return the configuration of a custom call that holds what it calls."""
     packed = [base64.b64encode(definition).decode() for definition in definitions]
     return json.dumps({"tensorflow_function": name, "definitions": packed})
 
 
 def take_functions(call: CallModule, module: Any) -> CallModule:
-    """Return the call with the functions out of its module, in `function_list` and `functions`.
-
-    Args:
-        call: any call.
-        module: its parsed module, which is changed in place.
-
-    Raises:
-        FormatError: what a custom call holds is damaged.
-    """
+    """Return the call with the functions out of its module, in `function_list` and `functions`."""
     if not mentions(call.module, [TARGET.encode()]):
         return call
     names: list[str] = list(call.function_list)
@@ -78,15 +63,7 @@ def return_functions(call: CallModule, module: Any) -> None:
 
 
 def refuse_functions(where: str, module: Any) -> None:
-    """Refuse a parsed module that calls functions of TensorFlow, which JAX alone does not run.
-
-    Args:
-        where: the name of the function, for messages.
-        module: the parsed module.
-
-    Raises:
-        StructureError: it calls one.
-    """
+    """Refuse a parsed module that calls functions of TensorFlow, which JAX alone does not run."""
     if next(_calls(module), None) is not None:
         raise StructureError(
             f"{where} calls TensorFlow functions that the file holds, and JAX alone cannot run "

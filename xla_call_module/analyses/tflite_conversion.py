@@ -16,8 +16,6 @@ from xla_call_module.stablehlo.attributes import Attributes, callee_of
 from xla_call_module.stablehlo.elements import element_dtype, read_elements
 from xla_call_module.stablehlo.modules import functions_of, result_number, tensor_type, walk
 
-__all__ = ["FAULTS", "conversion_faults"]
-
 _BRANCHES = ("stablehlo.case", "stablehlo.if")
 _LOOP = "stablehlo.while"
 # The names of the functions that stand for a library of linear algebra.
@@ -36,12 +34,7 @@ _PRESERVING_SIGN = (
 
 
 def conversion_faults(call: CallModule, module: Any) -> tuple[str, ...]:
-    """Return the names of the faults in `FAULTS` that the converter may make of a call.
-
-    Args:
-        call: the call.
-        module: its parsed module.
-    """
+    """Return the names of the faults in `FAULTS` that the converter may make of a call."""
     functions = functions_of(module)
     faults = {name for operation in walk(module) for name in _faults_of(operation)}
     for loop in (operation for operation in walk(module) if operation.name == _LOOP):

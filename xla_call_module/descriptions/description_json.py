@@ -23,8 +23,6 @@ from xla_call_module.pytrees.tree_nodes import TreeNode
 from xla_call_module.shardings.array_sharding import Sharding
 from xla_call_module.shardings.sharding_json import decode_shardings, encode_shardings
 
-__all__ = ["SCHEMA_VERSION", "description_from_json", "description_to_json", "read_description"]
-
 # A minor version adds fields at the root, which older releases keep and pass on. A major one is
 # refused by them; it has the field `read_by`, the first release that reads it.
 SCHEMA_VERSION = (1, 0)
@@ -47,17 +45,7 @@ Item = TypeVar("Item")
 
 
 def read_description(data: bytes, *, where: str) -> ExportedDescription:
-    """Return the description of the `Exported` that a node carries, of any release.
-
-    Args:
-        data: the JSON text; of an older file what JAX serialized, a FlatBuffer, which begins with
-            an offset.
-        where: the name of the function, for messages.
-
-    Raises:
-        VersionError: a newer version of this package, or of JAX, wrote it.
-        FormatError, InteropError: it is damaged.
-    """
+    """Return the description of the `Exported` that a node carries, of any release."""
     with refusing_damage(f"The description that {where} carries"):
         if data[:1] == b"{":
             return description_from_json(data)
@@ -111,12 +99,7 @@ def description_to_json(description: ExportedDescription) -> bytes:
 
 
 def description_from_json(text: bytes) -> ExportedDescription:
-    """Return the description that `description_to_json` wrote, here or in another release.
-
-    Raises:
-        VersionError: a newer major version, with the release that reads it.
-        FormatError, InteropError: the text has another form.
-    """
+    """Return the description that `description_to_json` wrote, here or in another release."""
     try:
         fields = json.loads(text, parse_constant=_refuse_constant)
         return _read(fields)

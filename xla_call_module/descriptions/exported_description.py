@@ -12,15 +12,6 @@ from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.pytrees.tree_nodes import TreeNode
 from xla_call_module.shardings.array_sharding import Sharding
 
-__all__ = [
-    "MAX_DEVICES",
-    "AbstractDevice",
-    "AvalDescription",
-    "DescribedName",
-    "ExportedDescription",
-    "SerializedExported",
-]
-
 MEMORIES = ("device", "host", "any")
 # As many as any flatbuffer of JAX can say.
 MAX_DEVICES = 2**32 - 1

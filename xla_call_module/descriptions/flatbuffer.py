@@ -11,8 +11,6 @@ import struct
 
 from xla_call_module.errors import FormatError
 
-__all__ = ["FlatTable", "read_root"]
-
 _MAX_BYTES = 2**31 - 1
 _SIZES = {code: struct.calcsize(f"<{code}") for code in "?bBhHiIqQ"}
 
@@ -79,11 +77,7 @@ class FlatTable:
     __slots__ = ("_buffer", "_fields", "_position", "_vtable")
 
     def __init__(self, buffer: _Buffer, position: int) -> None:
-        """Find the vtable of the table at a place.
-
-        Raises:
-            FormatError: it has none.
-        """
+        """Find the vtable of the table at a place."""
         self._buffer, self._position = buffer, position
         self._vtable = position - buffer.number("i", position)
         size = buffer.number("H", self._vtable)
@@ -159,10 +153,6 @@ class FlatTable:
 
 
 def read_root(data: bytes) -> FlatTable:
-    """Return the table that a FlatBuffer is.
-
-    Raises:
-        FormatError: the bytes are no FlatBuffer.
-    """
+    """Return the table that a FlatBuffer is."""
     buffer = _Buffer(data)
     return FlatTable(buffer, buffer.ahead(0))

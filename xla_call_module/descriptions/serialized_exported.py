@@ -28,8 +28,6 @@ from xla_call_module.shardings.array_sharding import Sharding, place
 from xla_call_module.shardings.mesh_placement import DimAxes, Mesh, MeshAxis, Placement
 from xla_call_module.shardings.sharding_protos import sharding_from_proto
 
-__all__ = ["NEWEST_SERIALIZATION", "read_serialized", "serialization_version"]
-
 _OLDEST, NEWEST_SERIALIZATION = 2, 12
 _MAX_ORDERS = 50
 
@@ -50,21 +48,12 @@ Item = TypeVar("Item")
 
 
 def serialization_version(data: bytes) -> int:
-    """Return the version of a serialization; JAX wrote 2 or 3 for all up to 11.
-
-    Raises:
-        FormatError: the bytes are no FlatBuffer.
-    """
+    """Return the version of a serialization; JAX wrote 2 or 3 for all up to 11."""
     return read_root(data).number(0, "H")
 
 
 def read_serialized(data: bytes) -> SerializedExported:
-    """Return what `Exported.serialize` wrote, in any version of JAX.
-
-    Raises:
-        VersionError: the version of the serialization is not known.
-        FormatError, InteropError: the bytes are damaged, or something else.
-    """
+    """Return what `Exported.serialize` wrote, in any version of JAX."""
     return _read_order(read_root(data), 0)
 
 

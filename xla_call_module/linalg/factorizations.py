@@ -23,17 +23,6 @@ from xla_call_module.linalg.matrices import (
 )
 from xla_call_module.linalg.triangular import invert_lower
 
-__all__ = [
-    "cholesky",
-    "householder_product",
-    "householder_qr",
-    "lu",
-    "multiply_by_q",
-    "permutation",
-    "pivoted_qr",
-    "reflector",
-]
-
 
 def cholesky(matrix: jax.Array, *, lower: bool) -> tuple[jax.Array, jax.Array]:
     """Return LAPACK's `potrf`: the factor, zero in the other triangle, and `info`.

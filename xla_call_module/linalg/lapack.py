@@ -19,8 +19,6 @@ from xla_call_module.linalg.library_calls import OPERATIONS, TARGETS
 from xla_call_module.linalg.triangular import solve_triangular
 from xla_call_module.stablehlo.modules import TensorType
 
-__all__ = ["MARKS", "OPERATION_MARKS", "Attributes", "Routine", "is_portable", "parse_target"]
-
 Attributes = Mapping[str, int]
 Arrays = tuple[jax.Array, ...]
 

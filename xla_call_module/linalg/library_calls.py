@@ -16,15 +16,6 @@ from typing import Any
 
 from xla_call_module.stablehlo.modules import custom_call_target
 
-__all__ = [
-    "OPERATIONS",
-    "TARGETS",
-    "LibraryTarget",
-    "array_operands",
-    "library_options",
-    "library_routine",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class LibraryTarget:

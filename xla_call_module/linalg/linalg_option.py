@@ -6,19 +6,13 @@ from typing import Literal, get_args
 
 from xla_call_module.errors import StructureError
 
-__all__ = ["LINALG", "LinalgOption", "parse_linalg"]
-
 # Calls that run everywhere, or JAX's own.
 LinalgOption = Literal["portable", "lapack"]
 LINALG: tuple[LinalgOption, ...] = get_args(LinalgOption)
 
 
 def parse_linalg(linalg: str) -> bool:
-    """Return whether calls of linear algebra libraries are to be replaced.
-
-    Raises:
-        StructureError: the option is neither `portable` nor `lapack`.
-    """
+    """Return whether calls of linear algebra libraries are to be replaced."""
     if linalg not in LINALG:
         raise StructureError(f"linalg is {linalg!r}; expected {' or '.join(map(repr, LINALG))}.")
     return linalg == "portable"

@@ -10,18 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = [
-    "BLOCK",
-    "block_size",
-    "hermitian_of_lower",
-    "info_of_failures",
-    "info_of_finite",
-    "item",
-    "magnitude",
-    "pad_to_blocks",
-    "scale_of",
-]
-
 # The order of the diagonal blocks: a power of two. Larger ones make fewer and larger products,
 # smaller ones fewer sequential steps in all; 32 was the fastest of 16, 32 and 64 at N = 256.
 BLOCK = 32

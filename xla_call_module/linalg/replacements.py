@@ -16,8 +16,6 @@ from xla_call_module.dtypes import DTYPES
 from xla_call_module.linalg.lapack import Routine, parse_target
 from xla_call_module.stablehlo.modules import TensorType
 
-__all__ = ["LibraryForm", "replacement"]
-
 
 @dataclass(frozen=True, slots=True)
 class LibraryForm:

@@ -23,8 +23,6 @@ from xla_call_module.linalg.matrices import info_of_finite, scale_of
 from xla_call_module.linalg.triangular import solve_lower, solve_triangular
 from xla_call_module.linalg.tridiagonals import reduce_hermitian
 
-__all__ = ["eigh", "svd", "tridiagonal_eigh"]
-
 # The order of the blocks that are not torn any further, a power of two.
 _LEAF = 16
 # Jacobi's method needs about six sweeps; a matrix with NaNs would never be done.
@@ -253,12 +251,6 @@ def _secular_vectors(
     """Return orthogonal eigenvectors, in rows.
 
     The weights are computed anew as those of which the eigenvalues are exact (Löwner's formula).
-
-    Args:
-        offsets: in row i and column j, pole j less pole i.
-        differences: in row i and column j, pole j less eigenvalue i.
-        weights: the weights of the poles.
-        free: whether each eigenvalue is another number than its pole.
     """
     both = free & free[:, None]
     same = np.eye(free.shape[0], dtype=bool)

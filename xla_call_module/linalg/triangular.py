@@ -12,8 +12,6 @@ from jax import lax
 
 from xla_call_module.linalg.matrices import block_size, pad_to_blocks
 
-__all__ = ["invert_lower", "solve_lower", "solve_triangular"]
-
 
 def invert_lower(triangle: jax.Array) -> jax.Array:
     """Return the inverse of lower triangular matrices `[..., s, s]`, with s a power of two.

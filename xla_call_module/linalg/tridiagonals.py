@@ -15,20 +15,11 @@ from jax import lax
 from xla_call_module.linalg.factorizations import reflector
 from xla_call_module.linalg.matrices import hermitian_of_lower, info_of_failures, item, magnitude
 
-__all__ = ["reduce_hermitian", "solve"]
-
 
 def solve(
     below: jax.Array, diagonal: jax.Array, above: jax.Array, right: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return LAPACK's `gtsv`: the solution by elimination with row exchanges, and `info`.
-
-    Args:
-        below: element i stands left of diagonal element i; element 0 is not read.
-        diagonal: the diagonal.
-        above: element i stands right of diagonal element i; the last one is not read.
-        right: right-hand sides `[n, k]`.
-    """
+    """Return LAPACK's `gtsv`: the solution by elimination with row exchanges, and `info`."""
     order = diagonal.shape[0]
     if order == 0:
         return right, jnp.int32(0)

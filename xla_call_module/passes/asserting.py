@@ -41,15 +41,6 @@ from xla_call_module.stablehlo.refining import refine_results
 from xla_call_module.stablehlo.rewriting import new_function, rewire, run_passes
 from xla_call_module.versions import LAST_WITHOUT_SHARDY
 
-__all__ = [
-    "KEEP_ASSERTIONS",
-    "read_shape_check",
-    "to_assertions",
-    "to_shape_check",
-    "with_names",
-    "with_note",
-]
-
 _NO_NAMES: Mapping[int, str] = MappingProxyType({})
 _MAX_SYMBOLS = 3
 _MAX_BYTES = 1 << 22
@@ -83,14 +74,6 @@ def to_shape_check(call: CallModule, names: Mapping[int, str] = _NO_NAMES) -> Sh
 
     So it is where it asserts nothing, something else than sizes, or only that no variable is zero,
     and can be computed where one is.
-
-    Args:
-        call: any call.
-        names: the names that arguments have where the call is made, by their index, for the
-            messages.
-
-    Raises:
-        FormatError, StructureError: its module is damaged.
 
     Example:
         >>> import jax

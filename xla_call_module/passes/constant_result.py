@@ -9,16 +9,9 @@ from xla_call_module.call import CallModule, TensorSpec, read_artifact_version
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.stablehlo.modules import find_main, open_module, serialize_module
 
-__all__ = ["with_true"]
-
 
 def with_true(call: CallModule, name: str) -> CallModule:
-    """Return a call that returns true after its own results, for formats without empty ones.
-
-    Args:
-        call: the call.
-        name: the path of the new result.
-    """
+    """Return a call that returns true after its own results, for formats without empty ones."""
     with open_module(call.module) as module:
         main = find_main(module)
         block = main.regions[0].blocks[0]

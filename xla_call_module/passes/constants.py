@@ -26,17 +26,6 @@ from xla_call_module.stablehlo.inlining import inline_calls
 from xla_call_module.stablehlo.modules import find_main, open_module, splat, tensor_type, walk
 from xla_call_module.stablehlo.operation_locations import describe_location
 
-__all__ = [
-    "HOISTED_FROM",
-    "Constant",
-    "check_hoisting",
-    "constants_of",
-    "hoist_constants",
-    "key_of",
-    "largest_constants",
-    "restore_constants",
-]
-
 HOISTED_FROM = 64 * 1024
 _CONSTANT = "stablehlo.constant"
 _DTYPES = {dtype.mlir: dtype for dtype in DTYPES}
@@ -62,11 +51,7 @@ class Constant:
 
 
 def check_hoisting(size: object) -> None:
-    """Refuse a `hoist_constants` that is no size.
-
-    Raises:
-        StructureError: it is neither None nor a number of bytes.
-    """
+    """Refuse a `hoist_constants` that is no size."""
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
         raise StructureError(
             f"hoist_constants is {size!r}; expected a number of bytes from 0 on, or None for no "
@@ -75,22 +60,13 @@ def check_hoisting(size: object) -> None:
 
 
 def largest_constants(artifact: bytes, count: int) -> list[Constant]:
-    """Return the largest constants that a module stores in full, the largest first.
-
-    Raises:
-        FormatError: it is no portable artifact.
-    """
+    """Return the largest constants that a module stores in full, the largest first."""
     with open_module(artifact) as module:
         return constants_of(module, count)[0]
 
 
 def constants_of(module: Any, count: int) -> tuple[list[Constant], int]:
-    """Return the largest constants that a parsed module stores in full, and the bytes of all.
-
-    Args:
-        module: the parsed module.
-        count: how many at most; the source line of each is looked for in the whole module.
-    """
+    """Return the largest constants that a parsed module stores in full, and the bytes of all."""
     stored = [(_bytes_of(op), op) for op in walk(module) if _is_stored_in_full(op)]
     largest = sorted(stored, key=lambda pair: -pair[0])[:count]
     constants = [Constant(str(op.results[0].type), n, describe_location(op)) for n, op in largest]
@@ -102,10 +78,6 @@ def hoist_constants(from_bytes: int = HOISTED_FROM, *, known: Container[str] = (
 
     `CallModule.hoisted` has their keys, and `ParsedCall.constants` the values that are not known.
     Equal constants of any call have one key.
-
-    Args:
-        from_bytes: how many bytes the elements of a large one have at least.
-        known: keys of constants whose values are at hand already.
     """
     return ModulePass(
         name="constants",
@@ -156,9 +128,6 @@ def restore_constants(value_of: Callable[[str], np.ndarray[Any, Any]]) -> Module
 
     Running it raises a `StructureError` where a value has another dtype or shape than the module
     takes.
-
-    Args:
-        value_of: returns the value of a constant by its key.
     """
     return ModulePass(
         name="restored_constants",

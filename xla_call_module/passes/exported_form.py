@@ -9,8 +9,6 @@ from xla_call_module.passes.retargeting import describe_version, version_for
 from xla_call_module.stablehlo.attributes import read_changes, write_changes
 from xla_call_module.versions import Release
 
-__all__ = ["RETURN_FUNCTIONS", "note_changes"]
-
 _BEFORE = ("platforms", "linear_algebra", "constants", "gspmd", "composites", "mhlo_calls")
 
 
@@ -31,11 +29,7 @@ RETURN_FUNCTIONS = ModulePass(
 
 
 def note_changes(release: Release | None) -> ModulePass:
-    """Return the pass that writes the changes into the module, that of its version included.
-
-    Args:
-        release: the consumer of the module; None where it is serialized at the version that it has.
-    """
+    """Return the pass that writes the changes into the module, that of its version included."""
 
     def changes(call: CallModule) -> tuple[str, ...]:
         if release is None:

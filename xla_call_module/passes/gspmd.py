@@ -25,8 +25,6 @@ from xla_call_module.stablehlo.modules import (
 )
 from xla_call_module.versions import LAST_WITHOUT_SHARDY, Release
 
-__all__ = ["is_only_shardy", "to_gspmd"]
-
 _FRONTEND = "mhlo.frontend_attributes"
 _GSPMD = "mhlo.sharding"
 _SHARDY = "xla.sdy."
@@ -51,9 +49,6 @@ def to_gspmd(release: Release | None) -> ModulePass:
     A release without Shardy does. On one device both partitioners have nothing to do, so there any
     release takes that form. And each release needs it for symbolic dimensions: TensorFlow does not
     know the shape of what the call returns that holds Shardy's sharding of a result.
-
-    Args:
-        release: the consumer; None for any that reads the module.
     """
     return ModulePass(
         name="gspmd",

@@ -18,8 +18,6 @@ from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import tensor_type, walk
 
-__all__ = ["WIDEN_INT8_PRODUCTS"]
-
 _PRODUCT = "stablehlo.dot_general"
 _CUDA = "cuda"
 _MULTIPLE = 4

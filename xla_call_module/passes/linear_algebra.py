@@ -24,8 +24,6 @@ from xla_call_module.stablehlo.operation_locations import describe_location
 from xla_call_module.stablehlo.splicing import splice_functions, symbols_of
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
-__all__ = ["lower_linalg"]
-
 _CUSTOM_CALL = ("stablehlo.custom_call",)
 
 
@@ -38,10 +36,6 @@ def lower_linalg(*, operations: bool = False, native: Collection[str] = ()) -> M
     replacement reports it too, and JAX's NaNs appear in the same places. Running it raises a
     `StructureError` for a matrix whose own shape is symbolic, and an `InteropError` for a call in a
     form that no known JAX writes.
-
-    Args:
-        operations: whether StableHLO's own operations of linear algebra are replaced, too.
-        native: the targets that stay, since what runs the module has them.
 
     Example:
         >>> import jax, jax.numpy as jnp

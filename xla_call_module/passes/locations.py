@@ -11,8 +11,6 @@ from xla_call_module._jax import PassManager
 from xla_call_module.passes.module_pass import ModulePass, ParsedCall
 from xla_call_module.stablehlo.modules import walk
 
-__all__ = ["DROP_LOCATIONS"]
-
 _UNKNOWN = "loc(unknown)"
 
 

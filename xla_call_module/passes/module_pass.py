@@ -22,17 +22,6 @@ from xla_call_module.stablehlo.modules import (
     serialize_module,
 )
 
-__all__ = [
-    "ModulePass",
-    "ParsedCall",
-    "UnparsedCall",
-    "check_order_of",
-    "open_call",
-    "open_pair",
-    "run_on_module",
-    "run_passes",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
@@ -53,14 +42,7 @@ class ParsedCall:
     is_rewritten: bool = False
 
     def rewritten(self, change: str = "", *, module: Any = None, **fields: Any) -> ParsedCall:
-        """Return the call after its module was changed.
-
-        Args:
-            change: the words that `CallModule.changes` gets; empty for what is no change of what
-                is computed, or how.
-            module: the module that takes the place of the old one; None for the same.
-            fields: the fields of the call that are others now.
-        """
+        """Return the call after its module was changed."""
         changes = (*self.call.changes, *([change] if change else []))
         return dataclasses.replace(
             self,
@@ -70,11 +52,7 @@ class ParsedCall:
         )
 
     def serialized(self, *others: CallModule) -> CallModule:
-        """Return the call with the module as it is now, at the StableHLO version that it had.
-
-        Args:
-            others: the calls whose operations it has, too, which may be of newer versions.
-        """
+        """Return the call with the module as it is now, at the StableHLO version that it had."""
         if not self.is_rewritten:
             return self.call
         version = max(call.stablehlo_version for call in (self.call, *others))
@@ -124,12 +102,7 @@ class UnparsedCall:
 
 @contextmanager
 def open_call(call: CallModule | UnparsedCall) -> Iterator[ParsedCall]:
-    """Yield the call with its module parsed, for as long as the context of the module lasts.
-
-    Raises:
-        FormatError: the module is damaged.
-        InteropError: what `UnparsedCall.make` refuses.
-    """
+    """Yield the call with its module parsed, for as long as the context of the module lasts."""
     with open_context(len(call.module)):
         yield _parse(call)
 
@@ -138,11 +111,7 @@ def open_call(call: CallModule | UnparsedCall) -> Iterator[ParsedCall]:
 def open_pair(
     first: CallModule | UnparsedCall, second: CallModule | UnparsedCall
 ) -> Iterator[tuple[ParsedCall, ParsedCall]]:
-    """Yield two calls with their modules parsed, in one context.
-
-    Raises:
-        FormatError, InteropError: as `open_call`.
-    """
+    """Yield two calls with their modules parsed, in one context."""
     with open_context(len(first.module) + len(second.module)):
         yield _parse(first), _parse(second)
 
@@ -154,14 +123,6 @@ def _parse(call: CallModule | UnparsedCall) -> ParsedCall:
 
 def run_passes(call: CallModule, passes: Sequence[ModulePass]) -> CallModule:
     """Return the call after some passes: parsed once and serialized once, at its own version.
-
-    Args:
-        call: any call.
-        passes: in an order in which each comes after those that it requires.
-
-    Raises:
-        FormatError: the module is damaged.
-        InteropError: what a pass refuses.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -180,11 +141,7 @@ def run_passes(call: CallModule, passes: Sequence[ModulePass]) -> CallModule:
 
 
 def run_on_module(parsed: ParsedCall, passes: Iterable[ModulePass]) -> ParsedCall:
-    """Return a parsed call after those of the passes that have something to do.
-
-    Raises:
-        InteropError: what a pass refuses.
-    """
+    """Return a parsed call after those of the passes that have something to do."""
     for step in passes:
         if (parsed.is_rewritten or step.may_apply(parsed.call)) and step.violation(parsed):
             parsed = step.rewrite(parsed)
@@ -192,11 +149,7 @@ def run_on_module(parsed: ParsedCall, passes: Iterable[ModulePass]) -> ParsedCal
 
 
 def check_order_of(passes: Sequence[ModulePass]) -> None:
-    """Refuse passes of which one comes before another that it requires.
-
-    Raises:
-        ArgumentError: they are in such an order.
-    """
+    """Refuse passes of which one comes before another that it requires."""
     for index, step in enumerate(passes):
         late = [later.name for later in passes[index + 1 :] if later.name in step.requires]
         if late:

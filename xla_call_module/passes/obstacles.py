@@ -26,16 +26,9 @@ from xla_call_module.stablehlo.modules import open_module, serialize_module, wal
 from xla_call_module.stablehlo.operation_locations import describe_location
 from xla_call_module.versions import RELEASES, Release, oldest_running
 
-__all__ = ["Obstacle", "find_obstacles", "oldest_release"]
-
 
 def oldest_release(call: CallModule, module: Any = None) -> Release | None:
-    """Return the oldest known release that reads a call as it stands; None if none does.
-
-    Args:
-        call: any call.
-        module: its parsed module; by default it is parsed here.
-    """
+    """Return the oldest known release that reads a call as it stands; None if none does."""
     able = [r for r in RELEASES if call.version <= r.convention and _may_read(call, r)]
     if not able:
         return None

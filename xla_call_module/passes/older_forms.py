@@ -14,18 +14,12 @@ from xla_call_module.stablehlo.mhlo import expand_custom_calls, is_expandable
 from xla_call_module.stablehlo.modules import custom_call_target, walk
 from xla_call_module.versions import KEPT_FOR_ANY, Feature, Release
 
-__all__ = ["call_composites", "expand_mhlo_calls", "forms_for"]
-
 # https://docs.jax.dev/en/latest/export/export.html#calling-convention-versions, version 8
 _POLYMORPHIC = "jax.uses_shape_polymorphism"
 
 
 def forms_for(release: Release | None) -> tuple[ModulePass, ...]:
-    """Return the passes that give a module the forms that a consumer runs, in their order.
-
-    Args:
-        release: the consumer; None for any that can run the module.
-    """
+    """Return the passes that give a module the forms that a consumer runs, in their order."""
     # Composites come before the calls of MHLO, which may be in their definitions.
     return (to_gspmd(release), call_composites(release), expand_mhlo_calls(release))
 
@@ -34,9 +28,6 @@ def call_composites(release: Release | None) -> ModulePass:
     """Return the pass that calls the definitions of composites where the consumer runs none.
 
     With symbolic dimensions none does: TensorFlow does not refine the shapes in definitions.
-
-    Args:
-        release: the consumer; None for any that can run the module.
     """
     lacks = Feature.COMPOSITE in (release or KEPT_FOR_ANY).lacks
     return ModulePass(
@@ -67,11 +58,7 @@ def _call_definitions(parsed: ParsedCall) -> ParsedCall:
 
 
 def expand_mhlo_calls(release: Release | None) -> ModulePass:
-    """Return the pass that expands the custom calls of MHLO that the consumer does not run.
-
-    Args:
-        release: the consumer; None for any that can run the module.
-    """
+    """Return the pass that expands the custom calls of MHLO that the consumer does not run."""
     lacks = (release or KEPT_FOR_ANY).lacks
     return ModulePass(
         name="mhlo_calls",

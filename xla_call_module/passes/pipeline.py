@@ -42,16 +42,6 @@ from xla_call_module.passes.retargeting import (
 from xla_call_module.shape_checks import ShapeCheck
 from xla_call_module.versions import Release, parse_release
 
-__all__ = [
-    "Artifact",
-    "Prepared",
-    "Target",
-    "passes_for",
-    "prepare",
-    "prepare_chain",
-    "retarget",
-]
-
 
 class Artifact(enum.Enum):
     """At which StableHLO version a module is serialized in the end."""
@@ -118,12 +108,7 @@ class Prepared:
 
 
 def passes_for(target: Target, *, known: Container[str] = ()) -> tuple[ModulePass, ...]:
-    """Return the passes for a target, in their order.
-
-    Args:
-        target: what they are for.
-        known: keys of constants whose values are at hand already.
-    """
+    """Return the passes for a target, in their order."""
     steps: list[ModulePass] = []
     if target.platforms is not None:
         # It imports JAX, which looking at a file does without, and so does the next.
@@ -162,17 +147,6 @@ def prepare(
     is_first: bool = True,
 ) -> Prepared:
     """Return one call as its target needs it.
-
-    Args:
-        call: any call, or what it is made of.
-        target: what it is for.
-        known: keys of constants whose values are at hand already.
-        is_first: whether it is the first call of its chain, whose shape assertions are looked for.
-
-    Raises:
-        VersionError: an operation has no form that the consumer reads.
-        FormatError: the module is damaged.
-        InteropError: what a pass refuses.
 
     Example:
         >>> import jax
@@ -235,15 +209,6 @@ def prepare_chain(
 
     The VJPs have no source locations then, whatever `target` says: these would be those of the
     program that asked for the VJPs.
-
-    Args:
-        calls: the call, its VJP, the VJP of that, …, or what they are made of; taken one after
-            another, so that an iterator that forgets them keeps few of them in memory.
-        target: what all of them are for.
-        known: keys of constants whose values are at hand already.
-
-    Raises:
-        VersionError, FormatError, InteropError: as `prepare`.
     """
     made = Prepared((), {})
     without = dataclasses.replace(target, locations=False)

@@ -15,8 +15,6 @@ from xla_call_module.passes.module_pass import ModulePass, ParsedCall
 from xla_call_module.platforms import parse_platforms
 from xla_call_module.stablehlo.modules import find_main
 
-__all__ = ["select_platforms"]
-
 _CONSTANT = "stablehlo.constant"
 
 
@@ -27,12 +25,6 @@ def select_platforms(platforms: Sequence[str]) -> ModulePass:
     the branches for those that went; nothing takes them. Running it raises a `PlatformError` where
     the call was not lowered for one of them, and what `to_exported` raises where the `Exported`
     that the call carries is damaged.
-
-    Args:
-        platforms: some of `call.platforms`.
-
-    Raises:
-        PlatformError: one of them is none that is known.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -32,8 +32,6 @@ from xla_call_module.stablehlo.modules import (
 from xla_call_module.stablehlo.operation_locations import describe_location
 from xla_call_module.stablehlo.serialized_shardings import import_shardings_into, shardy_meshes
 
-__all__ = ["read_meshes", "remesh_module"]
-
 # The same mesh once more.
 _STABLEHLO_MESH = "stablehlo.mesh"
 _PARTITIONS = "mhlo.num_partitions"
@@ -41,14 +39,7 @@ _HLO_SHARDING = "mhlo.sharding"
 
 
 def read_meshes(artifact: bytes) -> tuple[Mesh, ...]:
-    """Return the meshes with named axes that a module's shardings are about; none without Shardy.
-
-    Args:
-        artifact: a portable artifact.
-
-    Raises:
-        FormatError: it is damaged.
-    """
+    """Return the meshes with named axes of a module's shardings; none without Shardy."""
     with open_module(artifact) as module:
         import_shardings_into(module)
         meshes = [mesh_from_shardy(op.attributes["mesh"]) for op in shardy_meshes(module)]
@@ -56,19 +47,7 @@ def read_meshes(artifact: bytes) -> tuple[Mesh, ...]:
 
 
 def remesh_module(artifact: bytes, saved: Mesh, mesh: Mesh, *, where: str) -> bytes:
-    """Return the same computation on a mesh whose axes have other sizes, or another order.
-
-    Args:
-        artifact: a portable artifact.
-        saved: the mesh that its shardings are about, for those of GSPMD, which have no names.
-        mesh: it has each axis that the shardings name; along its other ones arrays are whole.
-        where: the name of the function in messages.
-
-    Raises:
-        FormatError: the artifact is damaged.
-        ShardingError: the mesh lacks an axis; part of the computation is written for one mesh; the
-            shardings are about another one than `saved`.
-    """
+    """Return the same computation on a mesh whose axes have other sizes, or another order."""
     version = read_artifact_version(artifact)
     with open_module(artifact) as module:
         import_shardings_into(module)

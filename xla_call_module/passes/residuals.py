@@ -11,8 +11,6 @@ from xla_call_module.stablehlo.inlining import inline_calls
 from xla_call_module.stablehlo.modules import find_main, functions_of
 from xla_call_module.stablehlo.rewriting import new_function, run_passes
 
-__all__ = ["DROP_RESIDUALS", "join_residuals"]
-
 _PLATFORM_INDEX = -1
 
 
@@ -49,16 +47,7 @@ DROP_RESIDUALS = ModulePass(
 
 
 def join_residuals(forward: ParsedCall, backward: ParsedCall) -> ParsedCall:
-    """Return the VJP that a backward pass is once it computes its residuals.
-
-    Args:
-        forward: a forward pass, without hoisted constants; it is empty afterwards.
-        backward: the backward pass that takes its residuals, without hoisted constants, in the
-            same context.
-
-    Raises:
-        StructureError: the two do not belong together.
-    """
+    """Return the VJP that a backward pass is once it computes its residuals."""
     primal, vjp = forward.call, backward.call
     count = primal.residual_results
     own = len(primal.args) + len(primal.own_results)
@@ -99,18 +88,7 @@ def _write_main(
     count: int,
     residuals: int,
 ) -> tuple[int, ...]:
-    """Write a function that calls a forward and then a backward pass.
-
-    Args:
-        module: the parsed module that has the functions of both.
-        mains: the functions.
-        indices: for each argument of these its index among the arguments of the call.
-        count: how many arguments of the backward pass are no residuals.
-        residuals: how many are.
-
-    Returns:
-        The arguments that the function takes.
-    """
+    """Write a function that calls a forward and then a backward pass."""
     sources = dict[int, Any]()
     for main, numbers in zip(mains, indices, strict=True):
         for number, argument in zip(numbers, main.regions[0].blocks[0].arguments, strict=True):

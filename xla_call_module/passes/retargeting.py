@@ -41,19 +41,6 @@ from xla_call_module.versions import (
     parse_stablehlo_version,
 )
 
-__all__ = [
-    "Need",
-    "describe_version",
-    "explain_failure",
-    "has_size_of_data",
-    "label_for",
-    "needs_of",
-    "serialize_for",
-    "serialize_module_for",
-    "unmet_needs",
-    "version_for",
-]
-
 # https://openxla.org/stablehlo/spec, "Accuracy": part of some operations since StableHLO 1.9.
 _ACCURACY = "result_accuracy"
 _SET_SIZE = "stablehlo.set_dimension_size"
@@ -124,17 +111,7 @@ def _first(need: Need) -> tuple[int, ...]:
 def serialize_for(
     parsed: ParsedCall, release: Release | None, *, newest: bool = False
 ) -> CallModule:
-    """Return a call as a release reads it: artifact, calling convention and Shardy flag.
-
-    Args:
-        parsed: a call after the passes for that release.
-        release: the consumer; None for the oldest that runs the module as it is.
-        newest: whether the artifact may be newer than it was, with a release.
-
-    Raises:
-        VersionError: an operation has no form that the consumer reads; the message names it, its
-            place in the Python source, and the oldest TensorFlow that would do.
-    """
+    """Return a call as a release reads it: artifact, calling convention and Shardy flag."""
     call, module = parsed.call, parsed.module
     needs = needs_of(module)
     if release is None:
@@ -168,22 +145,12 @@ def _artifact(
 
 
 def serialize_module_for(call: CallModule, module: Any, release: Release) -> bytes:
-    """Return the portable artifact of a module at a version that a release reads, none newer.
-
-    Raises:
-        RuntimeError, ValueError: an operation has no form at that version.
-    """
+    """Return the portable artifact of a module at a version that a release reads, none newer."""
     return serialize_module(module, version_for(call, release))
 
 
 def version_for(call: CallModule, release: Release, *, newest: bool = False) -> StablehloVersion:
-    """Return the StableHLO version at which a call is serialized for a release.
-
-    Args:
-        call: the call.
-        release: the consumer.
-        newest: whether it may be newer than that of the call.
-    """
+    """Return the StableHLO version at which a call is serialized for a release."""
     own = parse_stablehlo_version(stablehlo_versions()[1]) if newest else call.stablehlo_version
     version = min(release.stablehlo, own)
     if Feature.BATCHING_DIMENSIONS in release.lacks:

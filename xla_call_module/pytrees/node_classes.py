@@ -19,17 +19,6 @@ from xla_call_module._jax import pytree_classes
 from xla_call_module.errors import StructureError
 from xla_call_module.pytrees.tree_nodes import TreeNode
 
-__all__ = [
-    "MissingFunction",
-    "UnknownNode",
-    "find_class",
-    "is_named_tuple",
-    "is_stand_in",
-    "named_tuple_class",
-    "path_of",
-    "public_path",
-]
-
 _LOCAL = "<locals>"
 
 
@@ -139,14 +128,7 @@ class UnknownNode:
     def __init__(
         self, path: str, names: Sequence[Any], children: Sequence[Any], static: TreeNode | None
     ) -> None:
-        """Take over what a file says of it.
-
-        Args:
-            path: the class, as `module:name`.
-            names: the names of the fields, or the keys.
-            children: the children, as many.
-            static: the static data of the class.
-        """
+        """Take over what a file says of it."""
         self._path = path
         self._names = tuple(names)
         self._children = tuple(children)
@@ -203,11 +185,7 @@ class MissingFunction:
     number: int
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        """Refuse to be called.
-
-        Raises:
-            StructureError: always.
-        """
+        """Refuse to be called."""
         raise StructureError(
             f"{self.path} was a function in an exported pytree, and a file has no functions. To "
             "do: put it back, as in state.replace(apply_fn=model.apply)."

@@ -32,22 +32,6 @@ from xla_call_module.pytrees.tree_nodes import (
     Trees,
 )
 
-__all__ = [
-    "LEAF_MAKERS",
-    "StaticData",
-    "describe_registered",
-    "describe_tree",
-    "describe_trees",
-    "fields_of",
-    "filled",
-    "is_plain_tree",
-    "key_name",
-    "leaf_paths",
-    "named_types",
-    "one_level",
-    "outline",
-]
-
 _NONE = TreeNode("none")
 _CONTAINERS: Mapping[type, Literal["list", "tuple"]] = {list: "list", tuple: "tuple"}
 _BUILTIN = (list, tuple, dict)
@@ -56,11 +40,7 @@ LEAF_MAKERS: tuple[Callable[[], Any], ...] = (object, int, lambda: np.zeros(()))
 
 
 def describe_trees(exported: export.Exported) -> Trees:
-    """Return the structures of arguments and results, with the classes by their names.
-
-    Raises:
-        UnsupportedError: static data is neither an array nor JSON, with its path.
-    """
+    """Return the structures of arguments and results, with the classes by their names."""
     data = StaticData()
     in_tree, out_tree = exported.in_tree, exported.out_tree
     args, kwargs = _children(in_tree)
@@ -77,12 +57,7 @@ def describe_trees(exported: export.Exported) -> Trees:
 
 
 def describe_registered(tree: Any, depth: int = 0) -> TreeNode:
-    """Return the structure of a pytree as `jax.export` serializes it: by registered names.
-
-    Raises:
-        UnsupportedError: a class is not registered for serialization, or its function fails; a key
-            of a dict is no text; it is too deep.
-    """
+    """Return the structure of a pytree as `jax.export` serializes it: by registered names."""
     if depth > MAX_TREE_DEPTH:
         raise UnsupportedError(
             f"A pytree is more than {MAX_TREE_DEPTH} levels deep. To do: nest it less deep."
@@ -115,24 +90,12 @@ def describe_registered(tree: Any, depth: int = 0) -> TreeNode:
 
 
 def outline(tree: tree_util.PyTreeDef) -> TreeNode:
-    """Return the structure of any pytree, without its static data.
-
-    Raises:
-        StructureError: it is deeper than anything that can be written.
-    """
+    """Return the structure of any pytree, without its static data."""
     return _Describer(None).root(tree)
 
 
 def describe_tree(tree: tree_util.PyTreeDef, data: StaticData) -> TreeNode:
-    """Return the structure of any pytree.
-
-    Args:
-        tree: its treedef.
-        data: what the functions in it are added to.
-
-    Raises:
-        UnsupportedError: static data is neither an array nor JSON.
-    """
+    """Return the structure of any pytree."""
     return _Describer(data).root(tree)
 
 
@@ -336,11 +299,7 @@ class StaticData:
         self.functions = []
 
     def node(self, value: Any, where: str, depth: int = 0) -> TreeNode:
-        """Return the node of what a class keeps besides its children, or of a key.
-
-        Raises:
-            UnsupportedError: it is neither JSON nor a function.
-        """
+        """Return the node of what a class keeps besides its children, or of a key."""
         if depth > MAX_WRITTEN_DEPTH:
             raise UnsupportedError(
                 f"{where} is more than {MAX_WRITTEN_DEPTH} levels deep. To do: nest it less deep."

@@ -27,8 +27,6 @@ from typing import Any, Literal
 
 from xla_call_module.errors import FormatError
 
-__all__ = ["LEAF", "TreeNode", "Trees"]
-
 Kind = Literal[
     "class", "dict", "function", "leaf", "list", "namedtuple", "none", "object", "registered",
     "tuple", "type", "value",
@@ -110,11 +108,7 @@ class TreeNode:
 
     @classmethod
     def from_json(cls, parsed: Any, *, where: str) -> TreeNode:
-        """Return the structure that `to_json` wrote.
-
-        Raises:
-            FormatError: the value has another form.
-        """
+        """Return the structure that `to_json` wrote."""
         return _TreeReader(where).read(parsed, depth=0, is_static=False)
 
 
@@ -134,11 +128,7 @@ class Trees:
 
     @classmethod
     def from_json(cls, parsed: Any, *, where: str) -> Trees:
-        """Return the structures that `to_json` wrote.
-
-        Raises:
-            FormatError: the value has another form.
-        """
+        """Return the structures that `to_json` wrote."""
         if not isinstance(parsed, Mapping) or parsed.keys() != {"args", "results"}:
             raise FormatError(f"{where}: {str(parsed)[:80]} does not describe two pytrees.")
         return cls(*(TreeNode.from_json(parsed[key], where=where) for key in ("args", "results")))

@@ -23,8 +23,6 @@ from xla_call_module.pytrees.node_classes import (
 from xla_call_module.pytrees.tree_description import LEAF_MAKERS, fields_of, named_types, one_level
 from xla_call_module.pytrees.tree_nodes import TreeNode
 
-__all__ = ["missing_classes", "restore_tree"]
-
 # Of each one all modules of its package are looked through.
 MAX_CLASSES = 1000
 
@@ -32,18 +30,7 @@ MAX_CLASSES = 1000
 def restore_tree(
     node: TreeNode, functions: Mapping[int, Any] | None = None, *, stand_ins: bool = False
 ) -> tree_util.PyTreeDef:
-    """Return the treedef of a structure, with stand-ins for classes that are not here, or changed.
-
-    Args:
-        node: the structure.
-        functions: the functions in its static data that are known, by their numbers.
-        stand_ins: whether what was registered for serialization, and is not in this process, has a
-            stand-in, too, which has its children by number.
-
-    Raises:
-        FormatError: it is no pytree.
-        StructureError: a class that was registered for serialization is not, in this process.
-    """
+    """Return the treedef of a structure, with stand-ins for missing or changed classes."""
     if len(classes := set(_paths(node))) > MAX_CLASSES:
         raise FormatError(
             f"A pytree of the file has {len(classes)} classes; expected at most {MAX_CLASSES}."

@@ -27,8 +27,6 @@ from xla_call_module.runtime.op import Op, scope_name
 from xla_call_module.runtime.shape_guard import read_check
 from xla_call_module.shape_checks import ShapeCheck, refusal_text
 
-__all__ = ["FunctionOp"]
-
 
 class FunctionOp(Op):
     """One call whose node runs a function of TensorFlow's own operations, on whatever device."""
@@ -43,15 +41,7 @@ class FunctionOp(Op):
         assert_shapes: bool = True,
         read_check: Callable[[CallModule], ShapeCheck | None] = read_check,
     ) -> None:
-        """Prepare a call.
-
-        Args:
-            call: the call, which the node describes.
-            definitions: FunctionDefs with names that no others have; the first one computes what
-                the call does.
-            assert_shapes: whether what the call asserts of sizes is compared before it runs.
-            read_check: as for `Op`.
-        """
+        """Prepare a call."""
         super().__init__(call, read_check=read_check)
         self._definitions = tuple(definitions)
         self._assert_shapes = assert_shapes and SHAPE_ASSERTIONS not in self.disabled_checks
@@ -148,14 +138,7 @@ def _trace(
     signature: Sequence[tf.TensorSpec] | None = None,
     prepare: Callable[[Sequence[tf.Tensor]], Sequence[tf.Tensor]] | None = None,
 ) -> Any:
-    """Return the concrete function of a FunctionDef.
-
-    Args:
-        definition: the FunctionDef.
-        traced: the functions that its nodes name.
-        signature: what it takes; by default what the FunctionDef says.
-        prepare: what is done to its arguments first. What has it is not inlined.
-    """
+    """Return the concrete function of a FunctionDef."""
     used = {}
     for node in definition.node_def:
         for attribute in node.attr.values():

@@ -30,8 +30,6 @@ from xla_call_module.runtime.tensorflow_errors import ForeignPlatformError
 from xla_call_module.shape_checks import ShapeCheck, open_assertions
 from xla_call_module.tracebacks import warn
 
-__all__ = ["Op", "scope_name", "static_shape"]
-
 _GPU = "rocm" if tf.test.is_built_with_rocm() else "cuda"
 # What runs on TensorFlow's kinds of device; on any other, TensorFlow decides.
 _PLATFORM_OF_DEVICE = {"CPU": "cpu", "GPU": _GPU, "TPU": "tpu"}
@@ -62,13 +60,7 @@ class Op:
         *,
         read_check: Callable[[CallModule], ShapeCheck | None] = read_check,
     ) -> None:
-        """Prepare a call.
-
-        Args:
-            call: one that is already retargeted to the imported TensorFlow.
-            read_check: returns what it asserts of sizes, when that is first needed; by default it
-                is read of the module.
-        """
+        """Prepare a call."""
         self.call = call
         self._read_check = read_check
         self.disabled_checks = unite(call.disabled_checks, flags_in_force().disabled_checks)
@@ -93,16 +85,7 @@ class Op:
             self._attributes["use_shardy_partitioner"] = True
 
     def run(self, operands: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The results in eager mode.
-
-        Args:
-            operands: eager tensors, one for each of `call.operands`.
-
-        Raises:
-            ForeignPlatformError: the module is not for the device that would run it.
-            ShapeMismatchError: what arrived is not what the module asserts of shapes.
-            ShardingError: it does not run on one device.
-        """
+        """The results in eager mode."""
         device = self._asked_device()
         if device not in self._admitted:
             self._admit(device)
@@ -185,19 +168,7 @@ class Op:
         *,
         assert_shapes: bool = True,
     ) -> list[tf.Tensor]:
-        """The results as tensors of the current graph.
-
-        Args:
-            operands: symbolic tensors, one for each of `call.operands`.
-            result_shapes: what is known of the results' shapes here, where the operands' are known.
-            assert_shapes: whether sizes that are unknown here are compared with the specification
-                when the graph runs, unless that check is disabled.
-
-        Warns:
-            UserWarning: no device of this process may run the module, or it takes several. The
-                graph may be made for another machine; run here it ends in TensorFlow's error, which
-                names the node, and the name says the cures.
-        """
+        """The results as tensors of the current graph."""
         hint = self._warn_of_platforms()
         self._warn_of_devices()
         _add_functions(self.call.functions)
@@ -219,11 +190,7 @@ class Op:
         return list(map(self._show_sharding, operation.outputs, self.call.results))
 
     def _checks(self, operands: Sequence[tf.Tensor]) -> list[tf.Operation]:
-        """Return the operations that run before the call in the current graph.
-
-        Raises:
-            ShapeMismatchError: shapes that are known are not what was specified.
-        """
+        """Return the operations that run before the call in the current graph."""
         if SHAPE_ASSERTIONS in self.disabled_checks:
             return []
         self._guard.refuse_known(operands)
@@ -261,11 +228,7 @@ class Op:
         return shown
 
     def size_assertions(self, operands: Sequence[tf.Tensor]) -> list[tf.Operation]:
-        """Operations of the current graph that fail where a fixed size is another.
-
-        Args:
-            operands: symbolic tensors, one for each of `call.operands`.
-        """
+        """Operations of the current graph that fail where a fixed size is another."""
         if SHAPE_ASSERTIONS in self.disabled_checks:
             return []
         sizes = [static_shape(operand) for operand in operands]

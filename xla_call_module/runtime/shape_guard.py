@@ -28,8 +28,6 @@ from xla_call_module.shape_checks import (
 )
 from xla_call_module.stablehlo.refining import refine_results
 
-__all__ = ["ShapeGuard", "read_check"]
-
 _INPUTS = {"SelectV2": ("condition", "t", "e")}
 # What the comparison of sizes with linear expressions consists of.
 _LINEAR = frozenset({"AddV2", "Cast", "Equal", "LogicalAnd", "Mul", "Neg", "Sub"})
@@ -51,15 +49,7 @@ class ShapeGuard:
         self._check = check
 
     def refuse(self, shapes: Sequence[Sequence[int]]) -> None:
-        """Refuse shapes by what is asserted of them.
-
-        Args:
-            shapes: one for each of `call.operands`.
-
-        Raises:
-            ShapeMismatchError: they are not what was specified.
-            MissingDependencyError: jaxlib, which compares them, is not installed.
-        """
+        """Refuse shapes by what is asserted of them."""
         if self._check is None:
             return
         chosen = [shapes[position] for position in self._positions(self._check)]
@@ -73,12 +63,7 @@ class ShapeGuard:
         operands: Sequence[tf.Tensor],
         run: Callable[[CallModule, Sequence[tf.Tensor]], tf.Operation],
     ) -> list[tf.Operation]:
-        """Operations of the current graph that fail where the shapes that arrive are wrong.
-
-        Args:
-            operands: symbolic tensors, one for each of `call.operands`.
-            run: makes the call of a module that returns nothing.
-        """
+        """Operations of the current graph that fail where the shapes that arrive are wrong."""
         check = self._check
         if check is None:
             return []

@@ -13,8 +13,6 @@ import tensorflow as tf
 
 from xla_call_module.errors import PlatformError, StructureError, shown_as_base
 
-__all__ = ["ForeignPlatformError", "ShapeMismatchError"]
-
 
 @shown_as_base
 class ForeignPlatformError(PlatformError, tf.errors.NotFoundError):  # type: ignore[misc]

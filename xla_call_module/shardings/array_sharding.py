@@ -19,21 +19,6 @@ from xla_call_module.errors import FormatError, ShardingError
 from xla_call_module.shardings.device_order import DeviceOrder, iota_order, listed_order
 from xla_call_module.shardings.mesh_placement import DimAxes, Mesh, Placement
 
-__all__ = [
-    "MANUAL",
-    "MAXIMAL",
-    "REPLICATED",
-    "TILED",
-    "TUPLE",
-    "UNKNOWN",
-    "UNREDUCED",
-    "Sharding",
-    "maximal",
-    "name_axes",
-    "place",
-    "tiled",
-]
-
 REPLICATED, MAXIMAL, TILED = "replicated", "maximal", "tiled"
 MANUAL, UNKNOWN, UNREDUCED, TUPLE = "manual", "unknown", "unreduced", "tuple"
 _KINDS = (REPLICATED, MAXIMAL, TILED, MANUAL, UNKNOWN, UNREDUCED, TUPLE)
@@ -103,11 +88,7 @@ class Sharding:
         return canonical.kind in (REPLICATED, MAXIMAL) or one
 
     def parts(self, rank: int) -> tuple[int, ...]:
-        """Return the number of parts of each dimension.
-
-        Raises:
-            ShardingError: it is for arrays of another rank, or it does not say.
-        """
+        """Return the number of parts of each dimension."""
         if self.kind in (REPLICATED, MAXIMAL, UNREDUCED):
             return (1,) * rank
         if self.kind != TILED or self.rank != rank or MANUAL in self.subgroups:
@@ -194,14 +175,6 @@ def tiled(
 ) -> Sharding:
     """Return the sharding of an array that is split into tiles.
 
-    Args:
-        tiles: the number of parts of each dimension, then the size of each subgroup.
-        order: the device of each tile; by default device n has the n-th in C order.
-        subgroups: the kinds of the last axes of `tiles`: `replicated`, `manual` or `unreduced`.
-
-    Raises:
-        FormatError: the devices are not as many as the tiles.
-
     Example:
         >>> sharding = tiled([4, 1, 2], subgroups=["replicated"])
         >>> sharding.parts(2), str(sharding)
@@ -221,14 +194,6 @@ def maximal(device: int) -> Sharding:
 
 def place(placement: Placement, rank: int, *, memory: str = "") -> Sharding:
     """Return the sharding of an array from the names of a mesh's axes.
-
-    Args:
-        placement: the axes that split each dimension.
-        rank: the rank of the array.
-        memory: the kind of memory; empty for the device's own.
-
-    Raises:
-        ShardingError: more dimensions are split than there are.
 
     Example:
         >>> from xla_call_module.shardings.mesh_placement import MeshAxis
@@ -270,14 +235,6 @@ def _comparable(sharding: Sharding) -> tuple[object, ...]:
 
 def name_axes(sharding: Sharding, mesh: Mesh, rank: int) -> Placement:
     """Return a sharding by the names of a mesh's axes. Axes of size 1 split nothing.
-
-    Args:
-        sharding: one that is tiled or replicated.
-        mesh: the mesh that it is about.
-        rank: the rank of the array.
-
-    Raises:
-        ShardingError: the axes of this mesh do not make up its parts.
 
     Example:
         >>> from xla_call_module.shardings.mesh_placement import MeshAxis

@@ -15,8 +15,6 @@ import numpy as np
 
 from xla_call_module.errors import FormatError
 
-__all__ = ["DeviceOrder", "iota_order", "listed_order"]
-
 # Far more than any mesh has; a file can name any number.
 MAX_DEVICES = 1 << 20
 
@@ -63,11 +61,7 @@ class DeviceOrder:
         return bool(self.reshape)
 
     def devices(self) -> tuple[int, ...]:
-        """Return the devices one by one.
-
-        Raises:
-            FormatError: there are more than any mesh has.
-        """
+        """Return the devices one by one."""
         if not self.is_iota:
             return self.listed
         if self.count > MAX_DEVICES:
@@ -86,14 +80,7 @@ class DeviceOrder:
     def transposed(
         self, tiles: Sequence[int], axes: Sequence[int], *, last_sorted: bool = False
     ) -> DeviceOrder:
-        """Return the order after the axes of the tiles were permuted.
-
-        Args:
-            tiles: the sizes of the tiles' axes, whose product is the number of devices.
-            axes: which of them comes at each place.
-            last_sorted: whether devices that differ in the last axis only, which all have the same
-                part, are put in ascending order.
-        """
+        """Return the order after the axes of the tiles were permuted."""
         moving = [axis for axis in axes if tiles[axis] > 1]
         if not last_sorted and moving == sorted(moving):
             return self.canonical()
@@ -131,9 +118,6 @@ class DeviceOrder:
 def iota_order(reshape: Sequence[int], transpose: Sequence[int] = ()) -> DeviceOrder:
     """Return the numbers from 0 on in a shape whose axes are permuted; by default they are not.
 
-    Raises:
-        FormatError: the axes are not each named once.
-
     >>> iota_order([2, 4], [1, 0]).devices()
     (0, 4, 1, 5, 2, 6, 3, 7)
     """
@@ -141,11 +125,7 @@ def iota_order(reshape: Sequence[int], transpose: Sequence[int] = ()) -> DeviceO
 
 
 def listed_order(devices: Sequence[int]) -> DeviceOrder:
-    """Return the order that names the devices one by one.
-
-    Raises:
-        FormatError: one is named twice.
-    """
+    """Return the order that names the devices one by one."""
     return DeviceOrder(listed=tuple(map(int, devices)))
 
 

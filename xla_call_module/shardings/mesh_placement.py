@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from xla_call_module.errors import ShardingError
 
-__all__ = ["AXIS_KINDS", "DimAxes", "Mesh", "MeshAxis", "Placement"]
-
 AXIS_KINDS = ("auto", "explicit", "manual")
 
 

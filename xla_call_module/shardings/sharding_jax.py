@@ -25,14 +25,6 @@ from xla_call_module.shardings.array_sharding import Sharding, place
 from xla_call_module.shardings.mesh_placement import DimAxes, Mesh, MeshAxis, Placement
 from xla_call_module.shardings.sharding_protos import sharding_from_proto
 
-__all__ = [
-    "exported_shardings",
-    "mesh_from_jax",
-    "mesh_to_jax",
-    "sharding_from_jax",
-    "sharding_to_jax",
-]
-
 _AXIS_TYPES = {
     "auto": AxisType.Auto, "explicit": AxisType.Explicit, "manual": AxisType.Manual,
 }  # fmt: skip
@@ -44,14 +36,6 @@ def exported_shardings(
     """Return the shardings of the flat arguments and results of an `Exported`; None for none.
 
     Both are read: the named ones that JAX has since 0.9, and those of the compiler before.
-
-    Args:
-        exported: any `Exported`.
-        ranks: the ranks of the arguments as the module takes them, key data for keys.
-        result_ranks: the ranks of the results.
-
-    Raises:
-        FormatError, ShardingError: one is of a form that is not known.
     """
     named, hlo = named_shardings(exported), hlo_shardings(exported)
     sides = ((named[0], hlo[0], ranks), (named[1], hlo[1], result_ranks))
@@ -71,13 +55,6 @@ def _of_exported(named: Any, hlo: Any, rank: int) -> Sharding | None:
 
 def sharding_from_jax(sharding: NamedSharding, rank: int) -> Sharding:
     """Return the value of a sharding by the names of a mesh's axes.
-
-    Args:
-        sharding: the sharding, on a mesh of devices or on an abstract one.
-        rank: the rank of the array.
-
-    Raises:
-        ShardingError: it is for arrays of another rank, or unreduced parts are no summands.
 
     Example:
         >>> from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
@@ -100,14 +77,7 @@ def sharding_from_jax(sharding: NamedSharding, rank: int) -> Sharding:
 
 
 def sharding_to_jax(sharding: Sharding) -> NamedSharding:
-    """Return a sharding as JAX has it, on a mesh of no devices in particular, with their order.
-
-    Args:
-        sharding: one of which the names of the mesh's axes are known.
-
-    Raises:
-        ShardingError: they are not, or JAX cannot say it.
-    """
+    """Return a sharding as JAX has it, on a mesh of no devices in particular, with their order."""
     placement = sharding.placement
     if placement is None:
         raise ShardingError(

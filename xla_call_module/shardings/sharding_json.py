@@ -14,8 +14,6 @@ from xla_call_module.shardings.array_sharding import Sharding
 from xla_call_module.shardings.mesh_placement import DimAxes, Mesh, MeshAxis, Placement
 from xla_call_module.shardings.sharding_text import sharding_from_text, sharding_to_text
 
-__all__ = ["decode_shardings", "encode_shardings"]
-
 _SETS = ("replicated", "unreduced", "reduced")
 
 
@@ -39,12 +37,7 @@ def encode_shardings(lists: Mapping[str, Sequence[Sharding | None]]) -> dict[str
 def decode_shardings(
     fields: Mapping[str, Any], counts: Mapping[str, int]
 ) -> dict[str, list[Sharding | None]]:
-    """Return the named lists of shardings, each of which has as many members as `counts` says.
-
-    Raises:
-        FormatError, ShardingError: a sharding is none.
-        KeyError, TypeError, ValueError, LookupError: the object has another form.
-    """
+    """Return the named lists of shardings, each of which has as many members as `counts` says."""
     unique = dict(enumerate(map(_from_json, fields.get("unique", ()))))
     decoded: dict[str, list[Sharding | None]] = {}
     for key, count in counts.items():

@@ -29,8 +29,6 @@ from xla_call_module.shardings.array_sharding import (
 )
 from xla_call_module.shardings.device_order import DeviceOrder, iota_order, listed_order
 
-__all__ = ["sharding_from_proto", "sharding_to_proto"]
-
 _TYPES = {
     REPLICATED: 0, MAXIMAL: 1, TUPLE: 2, TILED: 3, MANUAL: 4, UNKNOWN: 5, UNREDUCED: 6,
 }  # fmt: skip
@@ -71,10 +69,6 @@ _OpSharding = _declare_message()
 def sharding_to_proto(sharding: Sharding, *, version: int = 2) -> bytes:
     """Return the serialized `OpSharding`, byte by byte as XLA serializes it.
 
-    Args:
-        sharding: any; kinds of memory and names of axes have no place in it.
-        version: 1 lists the devices one by one, 2 keeps a short form that there is.
-
     Example:
         >>> from xla_call_module.shardings.array_sharding import tiled
         >>> sharding_to_proto(tiled([2, 2]), version=1).hex(" ")
@@ -87,11 +81,6 @@ def sharding_from_proto(data: bytes) -> Sharding:
     """Return the sharding that a serialized `OpSharding` says, of either version.
 
     Where in the program it was set is left out.
-
-    Raises:
-        FormatError: the bytes are no such message, or one of a form that is not known: a group of
-            shardings that are to be alike, one by the names of axes, or parts of which the largest
-            or the smallest is meant and not the sum.
 
     Example:
         >>> str(sharding_from_proto(bytes.fromhex("08031a0202024a0104520100")))

@@ -21,8 +21,6 @@ from xla_call_module.shardings.array_sharding import (
 )
 from xla_call_module.shardings.device_order import DeviceOrder, iota_order, listed_order
 
-__all__ = ["sharding_from_text", "sharding_to_text"]
-
 _WORDS = (REPLICATED, MANUAL, UNKNOWN, UNREDUCED)
 _NUMBERS = r"\d{1,9}(?:,\d{1,9})*"
 _MAXIMAL = re.compile(r"\{maximal device=(\d{1,9})\}")
@@ -70,9 +68,6 @@ def sharding_to_text(sharding: Sharding) -> str:
 
 def sharding_from_text(text: str) -> Sharding:
     """Return the sharding that a text says.
-
-    Raises:
-        FormatError: it has another form, such as one by the names of axes.
 
     Example:
         >>> sharding_from_text("{devices=[2,2]<=[2,2]T(1,0)}").order.devices()

@@ -15,15 +15,9 @@ from xla_call_module._jax import ir, sdy
 from xla_call_module.errors import FormatError, quote
 from xla_call_module.shardings.mesh_placement import DimAxes, Mesh, MeshAxis, Placement
 
-__all__ = ["mesh_from_shardy", "placement_from_shardy"]
-
 
 def mesh_from_shardy(attribute: Any) -> Mesh:
     """Return the mesh that an attribute such as `#sdy.mesh<["data"=4, "model"=2]>` says.
-
-    Raises:
-        FormatError: it is no mesh.
-        ShardingError: it is none that JAX has.
 
     Example:
         >>> from xla_call_module._jax import make_ir_context
@@ -40,15 +34,6 @@ def mesh_from_shardy(attribute: Any) -> Mesh:
 
 def placement_from_shardy(attribute: Any, meshes: Mapping[str, Mesh]) -> Placement:
     """Return the sharding of an array that an attribute says.
-
-    Args:
-        attribute: such as `#sdy.sharding<@mesh, [{"data"}, {}]>`.
-        meshes: the meshes of the module by their names.
-
-    Raises:
-        FormatError: it has another form, such as parts of axes or priorities, or names a mesh that
-            is not there.
-        ShardingError: it is none that JAX has.
 
     Example:
         >>> from xla_call_module._jax import make_ir_context

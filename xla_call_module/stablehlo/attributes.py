@@ -10,17 +10,6 @@ import numpy as np
 
 from xla_call_module._jax import ir, stablehlo
 
-__all__ = [
-    "Attributes",
-    "callee_of",
-    "comparison_direction",
-    "dictionary",
-    "read_changes",
-    "symbol_name",
-    "value_attributes",
-    "write_changes",
-]
-
 # What was done to a module, in words. MLIR keeps attributes of dialects that it does not know, such
 # as `jax.uses_shape_polymorphism`.
 _CHANGES = "jax_tf_bridge.changes"
@@ -96,23 +85,14 @@ def comparison_direction(comparison: Any) -> str:
 
 
 def value_attributes(function: Any, key: str) -> list[dict[str, Any]]:
-    """Return the attributes of each argument or result of a function.
-
-    Args:
-        function: the function, such as `find_main` returns.
-        key: `arg_attrs` or `res_attrs`.
-    """
+    """Return the attributes of each argument or result of a function."""
     if key in function.attributes:
         return list(map(dictionary, function.attributes[key]))
     return [{} for _ in (function.type.inputs if key == "arg_attrs" else function.type.results)]
 
 
 def dictionary(attribute: Any) -> dict[str, Any]:
-    """Return the attributes in a dictionary attribute by their names.
-
-    Raises:
-        ValueError: it is another attribute.
-    """
+    """Return the attributes in a dictionary attribute by their names."""
     entries: Any = ir.DictAttr(attribute)  # its stub does not know that it is iterable
     return {entry.name: entry.attr for entry in entries}
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["mentions", "operation_versions", "without_version"]
-
 _VERSION_IN_HEADER = re.compile(rb"StableHLO_v[\d.]+\x00")
 # Each operation has its version and a zero byte behind its name.
 _OPERATION = re.compile(rb"([A-Za-z0-9_]+)(_v\d+)(?=\x00)")

@@ -14,8 +14,6 @@ from typing import Any
 from xla_call_module._jax import ir
 from xla_call_module.errors import StructureError
 
-__all__ = ["COMPOSITE", "REFERENCES", "check_calls", "named_by"]
-
 COMPOSITE = "stablehlo.composite"
 # The attribute by which an operation names functions of the module; of a custom call it is a list.
 REFERENCES: Mapping[str, str] = {
@@ -34,14 +32,7 @@ _Graph = Mapping[str, Counter[str]]
 
 
 def check_calls(functions: Mapping[str, Any]) -> None:
-    """Refuse functions that cannot be written out where they are called.
-
-    Args:
-        functions: those of a parsed module, by name.
-
-    Raises:
-        StructureError: some call themselves, or call one another too often or too deep.
-    """
+    """Refuse functions that cannot be written out where they are called."""
     sizes: dict[str, int] = {}
     graph: dict[str, Counter[str]] = {}
     for name, function in functions.items():
@@ -92,11 +83,7 @@ def named_by(operation: Any) -> Iterator[str]:
 
 
 def _callees_first(graph: _Graph) -> Iterator[str]:
-    """Return the functions, each behind those that it calls.
-
-    Raises:
-        StructureError: one calls itself.
-    """
+    """Return the functions, each behind those that it calls."""
     done: set[str] = set()
     for start in graph:
         path: dict[str, Iterator[str]] = {} if start in done else {start: iter(graph[start])}

@@ -12,8 +12,6 @@ from xla_call_module._jax import ir, register_stablehlo_passes
 from xla_call_module.stablehlo.modules import walk
 from xla_call_module.stablehlo.rewriting import run_passes
 
-__all__ = ["define_chlo"]
-
 _DEFINE = "func.func(chlo-legalize-to-stablehlo)"
 # Takes what is done on a condition out of it, where the condition is known to hold.
 _ASSUME = "func.func(canonicalize)"
@@ -23,11 +21,7 @@ _IS_REVERSE = "is_reverse"
 
 
 def define_chlo(module: Any) -> None:
-    """Replace, in place, CHLO's operations by those of StableHLO that define them.
-
-    Raises:
-        MLIRError: one has no definition.
-    """
+    """Replace, in place, CHLO's operations by those of StableHLO that define them."""
     for operation in [op for op in walk(module) if op.name == "chlo.scan"]:
         if _IS_REVERSE in operation.attributes:
             _turn(operation)

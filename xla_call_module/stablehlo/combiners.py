@@ -18,15 +18,6 @@ from xla_call_module.stablehlo.constant_evaluation import evaluate_block
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import custom_call_target, tensor_type
 
-__all__ = [
-    "block_dtypes",
-    "combiner_of",
-    "complex_combiner_of",
-    "complex_extreme",
-    "extreme_and_place_of",
-    "identity_of",
-]
-
 _COMBINERS = frozenset({"add", "and", "maximum", "minimum", "multiply", "or", "subtract", "xor"})
 # What changes nothing when it is combined with another element.
 _IDENTITIES: Mapping[str, str] = {

@@ -8,8 +8,6 @@ from typing import Any
 from xla_call_module.stablehlo.modules import functions_of, walk
 from xla_call_module.stablehlo.rewriting import replace_operation, run_passes
 
-__all__ = ["CONTROL_FLOW", "merge_equal"]
-
 CONTROL_FLOW = frozenset({"stablehlo.case", "stablehlo.if", "stablehlo.while"})
 # Two of them are not the same as one, so that no loop with one of them is merged.
 _EFFECTS = frozenset({

@@ -19,19 +19,6 @@ from xla_call_module.stablehlo.attributes import Attributes, comparison_directio
 from xla_call_module.stablehlo.elements import element_dtype, read_elements
 from xla_call_module.stablehlo.modules import tensor_type
 
-__all__ = [
-    "COMPARISONS",
-    "FUNCTIONS",
-    "MAX_EVALUATED",
-    "RULES",
-    "ConstantValues",
-    "compute",
-    "evaluate",
-    "evaluate_block",
-    "repeated_element",
-    "truncated_quotient",
-]
-
 # Elements of an operand beyond which an operation is left to the compiler.
 MAX_EVALUATED = 1024
 _MAX_DEPTH = 100  # of operations that follow one another, each of which takes frames of Python
@@ -49,28 +36,13 @@ def repeated_element(value: Any) -> Array | None:
 
 
 def compute(raw: Any, operands: Sequence[Array]) -> Array | None:
-    """Return what numpy computes, in whatever dtype; None where XLA may have another result.
-
-    Args:
-        raw: an operation that has a rule, as MLIR has it.
-        operands: its operands, as numbers or as objects.
-    """
+    """Return what numpy computes, in whatever dtype; None where XLA may have another result."""
     with np.errstate(all="ignore"):
         return RULES[raw.name](Attributes(raw), *operands)
 
 
 def evaluate(raw: Any, operands: Sequence[Array], *, most: int = MAX_EVALUATED) -> Array | None:
-    """Return the result of an operation of constants, where numpy computes what XLA does.
-
-    Args:
-        raw: the operation, as MLIR has it.
-        operands: its operands.
-        most: the elements of an operand, or of the result of a broadcast, beyond which it is left
-            to the compiler; what repeats one element has none.
-
-    Returns:
-        The result; None where it is left to the compiler.
-    """
+    """Return the result of an operation of constants, where numpy computes what XLA does."""
     if raw.name not in RULES:
         return None
     type_ = tensor_type(str(raw.results[0].type))
@@ -117,16 +89,7 @@ class ConstantValues:
         fits: Callable[[Sequence[int | None]], bool] = _any_shape,
         depth: int = _MAX_DEPTH,
     ) -> None:
-        """Begin with values that are known.
-
-        Args:
-            values: the values that are known at the start; what is found is added to them, None for
-                what is computed.
-            names: the operations that are followed; by default those with a rule.
-            evaluate: returns a value of which all operands are known, or None.
-            fits: returns whether arrays of a shape are followed.
-            depth: how many operations may follow one another.
-        """
+        """Begin with values that are known."""
         self._values = values
         self._names = RULES if names is None else names
         self._evaluate = evaluate
@@ -158,15 +121,7 @@ class ConstantValues:
 
 
 def evaluate_block(block: Any, arrays: Sequence[Array]) -> list[Array] | None:
-    """Return what a block of scalars makes of each element of arrays of one shape.
-
-    Args:
-        block: the block, as MLIR has it.
-        arrays: the elements of each argument.
-
-    Returns:
-        The results; None where one of them is left to the compiler.
-    """
+    """Return what a block of scalars makes of each element of arrays of one shape."""
     values = ConstantValues(
         dict(zip(block.arguments, arrays, strict=True)),
         evaluate=lambda value, operands: evaluate(value.owner, operands, most=sys.maxsize),

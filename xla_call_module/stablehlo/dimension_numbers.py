@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from xla_call_module.stablehlo.attributes import Attributes
 
-__all__ = ["SlicePlaces", "read_convolution_dimensions"]
-
 
 @dataclass(frozen=True, slots=True)
 class SlicePlaces:
@@ -71,12 +69,7 @@ class SlicePlaces:
         return [axis for axis in range(rank) if axis != self.vector_axis]
 
     def positions(self, rank: int, slices_rank: int) -> dict[int, int]:
-        """Return the place in the array of all slices of each dimension of the array they lie in.
-
-        Args:
-            rank: the rank of the array in which the slices lie.
-            slices_rank: the rank of the array of all slices.
-        """
+        """Return the axis of the array of all slices for each axis of the operand."""
         others = self.other_axes(slices_rank)
         leading = [others[number] for number in self.leading]
         places = [(self.window_axes(rank), self.window), (self.batching, leading)]

@@ -13,8 +13,6 @@ from xla_call_module._jax import ir, stablehlo
 from xla_call_module.stablehlo.modules import walk
 from xla_call_module.stablehlo.rewriting import replace_operation
 
-__all__ = ["guard_divisions"]
-
 _DIVISIONS = frozenset({"stablehlo.divide", "stablehlo.remainder"})
 
 

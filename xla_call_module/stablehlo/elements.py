@@ -18,8 +18,6 @@ from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError
 from xla_call_module.stablehlo.modules import print_constant, splat, tensor_type
 
-__all__ = ["BROADCASTS", "element_dtype", "read_elements", "read_splat", "repeated_number"]
-
 Array = np.ndarray[Any, Any]
 
 # The operations that repeat elements.
@@ -32,11 +30,7 @@ _ELEMENT = re.compile(r"\([^()]*\)|[^\s\[\],()]+")
 
 
 def element_dtype(element: str) -> np.dtype[Any]:
-    """Return the numpy dtype of an element type as StableHLO writes it, such as `f8E4M3FN`.
-
-    Raises:
-        DtypeError: neither numpy nor ml_dtypes has it.
-    """
+    """Return the numpy dtype of an element type as StableHLO writes it, such as `f8E4M3FN`."""
     if (known := _DTYPES.get(element)) is not None:
         return known
     name = element
@@ -58,9 +52,6 @@ def read_elements(constant: Any) -> Array:
     """Return the elements of a `stablehlo.constant`, in its shape.
 
     The array may be read-only, and may lie in the memory of the module.
-
-    Raises:
-        DtypeError: numpy has no such elements.
     """
     type_ = tensor_type(str(constant.results[0].type))
     shape = tuple(dim or 0 for dim in type_.shape)
@@ -83,11 +74,7 @@ def read_splat(constant: Any) -> Array | None:
 
 
 def repeated_number(value: Any) -> float | None:
-    """Return the number that a constant repeats, broadcast or not; None of another value.
-
-    Args:
-        value: the value, as MLIR has it.
-    """
+    """Return the number that a constant repeats, broadcast or not; None of another value."""
     maker = value.owner
     name = getattr(maker, "name", "")
     if name in BROADCASTS:

@@ -19,8 +19,6 @@ from xla_call_module.stablehlo.call_graph import COMPOSITE, check_calls
 from xla_call_module.stablehlo.modules import functions_of, walk
 from xla_call_module.stablehlo.rewriting import replace_operation, rewire, run_passes
 
-__all__ = ["call_definitions", "inline_calls"]
-
 
 def call_definitions(module: Any) -> None:
     """Replace each composite of a parsed module, in place, by a call of its definition."""
@@ -33,11 +31,7 @@ def call_definitions(module: Any) -> None:
 
 
 def inline_calls(module: Any) -> None:
-    """Write out every call of a parsed module, in place; private functions without use go.
-
-    Raises:
-        StructureError: functions call themselves, or one another too often.
-    """
+    """Write out every call of a parsed module, in place; private functions without use go."""
     functions = functions_of(module)
     check_calls(functions)
     done: set[str] = set()

@@ -19,15 +19,6 @@ from xla_call_module.stablehlo.modules import custom_call_target, walk
 from xla_call_module.stablehlo.rewriting import new_function, replace_operation
 from xla_call_module.versions import Feature
 
-__all__ = [
-    "ALL_CALLS",
-    "compose_custom_calls",
-    "expand_custom_calls",
-    "feature_of_call",
-    "is_expandable",
-    "to_custom_calls",
-]
-
 _PREFIX = "mhlo."
 ALL_CALLS = frozenset(feature for feature in Feature if feature.name.startswith("MHLO_"))
 _FEATURES = {feature.value: feature for feature in ALL_CALLS - {Feature.MHLO_OTHER}}

@@ -37,34 +37,6 @@ from xla_call_module.versions import (
     promised_until,
 )
 
-__all__ = [
-    "Main",
-    "TensorType",
-    "copy_module",
-    "custom_call_target",
-    "custom_call_targets",
-    "find_main",
-    "first_line",
-    "functions_of",
-    "has_platform_index",
-    "is_readable",
-    "is_shape_assertion",
-    "open_context",
-    "open_module",
-    "parse_module",
-    "print_constant",
-    "read_counter",
-    "read_main",
-    "result_number",
-    "serialize_module",
-    "splat",
-    "takes_platform_index_alone",
-    "tensor_type",
-    "traced_name",
-    "uses_shardy",
-    "walk",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
@@ -105,12 +77,7 @@ class Main:
 
 @contextmanager
 def open_module(artifact: bytes) -> Iterator[Any]:
-    """Return the parsed MLIR module, for as long as its context lasts.
-
-    Raises:
-        FormatError: the bytes are damaged.
-        VersionError: they are of a version of StableHLO that this jaxlib does not read.
-    """
+    """Return the parsed MLIR module, for as long as its context lasts."""
     with open_context(len(artifact)):
         yield parse_module(artifact)
 
@@ -154,12 +121,7 @@ def _contexts() -> _Contexts:
 
 
 def parse_module(artifact: bytes) -> Any:
-    """Return the parsed MLIR module, in the context that is entered.
-
-    Raises:
-        FormatError: the bytes are damaged.
-        VersionError: they are of a version of StableHLO that this jaxlib does not read.
-    """
+    """Return the parsed MLIR module, in the context that is entered."""
     version = read_artifact_version(artifact)  # MLIR would take a text, too
     try:
         return parse_artifact(artifact)
@@ -175,9 +137,6 @@ def is_readable(artifact: bytes) -> bool:
     """Return whether this jaxlib reads artifacts of that version, whatever is in them.
 
     It may read a newer one, too, where all operations in it are older.
-
-    Raises:
-        FormatError: the bytes are no portable artifact.
     """
     oldest, newest = map(parse_stablehlo_version, stablehlo_versions())
     return oldest <= read_artifact_version(artifact) <= newest
@@ -214,17 +173,7 @@ def copy_module(module: Any) -> Any:
 
 
 def serialize_module(module: Any, version: StablehloVersion, *, mixed: bool = False) -> bytes:
-    """Return the portable artifact of a parsed module.
-
-    Args:
-        module: the parsed module.
-        version: the version of StableHLO.
-        mixed: whether Shardy's operations stay, as in what JAX exports; otherwise they become
-            StableHLO's attributes.
-
-    Raises:
-        RuntimeError, ValueError: an operation has no form in that version of StableHLO.
-    """
+    """Return the portable artifact of a parsed module."""
     return serialize_artifact(module, ".".join(map(str, version)), mixed=mixed)
 
 
@@ -235,12 +184,7 @@ def first_line(error: Exception) -> str:
 
 
 def read_main(module: Any) -> Main:
-    """Return the signature of a parsed module's `main`.
-
-    Raises:
-        StructureError: there is no `main`, it takes something that is no tensor, or functions call
-            themselves, or one another too often.
-    """
+    """Return the signature of a parsed module's `main`."""
     functions, main = functions_of(module), find_main(module)
     check_calls(functions)
     returned: dict[str, list[Any]] = {}
@@ -277,11 +221,7 @@ def takes_platform_index_alone(operation: Any) -> bool:
 
 
 def find_main(module: Any) -> Any:
-    """Return the public function of a parsed module.
-
-    Raises:
-        StructureError: there is none.
-    """
+    """Return the public function of a parsed module."""
     functions = functions_of(module)
     if "main" not in functions:
         raise StructureError(
@@ -373,10 +313,6 @@ def read_counter(condition: Any, body: Any) -> tuple[int, Any, Any] | None:
     """Return which carried value of a `stablehlo.while` counts, its limit, and its step.
 
     None unless the loop goes on while that value is less than the limit, and adds the step to it.
-
-    Args:
-        condition: the block of the condition.
-        body: the block of the body.
     """
     compared = list(condition.operations)[-1].operands[0].owner
     if getattr(compared, "name", "") != "stablehlo.compare":
@@ -420,11 +356,7 @@ _TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([^,>]+>?)(?:, .*)?>")
 
 
 def tensor_type(text: str) -> TensorType:
-    """Return the value of a tensor type's text, which may be kept when its MLIR context is gone.
-
-    Raises:
-        StructureError: it is the type of something else, such as a token.
-    """
+    """Return the value of a tensor type's text, which may be kept when its MLIR context is gone."""
     if (match := _TENSOR.fullmatch(text)) is None:
         raise StructureError(
             f"The module has an argument or result of type {text}; only tensors can cross. To do: "

@@ -13,8 +13,6 @@ from xla_call_module._jax import ir, location_kind
 from xla_call_module.stablehlo.attributes import callee_of, symbol_name
 from xla_call_module.tracebacks import is_internal_file
 
-__all__ = ["UNKNOWN_PLACE", "argument_name", "describe_location", "describe_primitive"]
-
 UNKNOWN_PLACE = "an unknown place"
 
 
@@ -107,10 +105,6 @@ def argument_name(argument: Any, functions: Mapping[str, Any]) -> str:
 
     With symbolic shapes JAX wraps the lowered function in a new `main`, whose own arguments have
     no locations.
-
-    Args:
-        argument: an argument of `main`.
-        functions: the functions of its module by name.
     """
     if own := _own_name(argument):
         return own

@@ -23,22 +23,11 @@ from xla_call_module.stablehlo.modules import (
 )
 from xla_call_module.stablehlo.rewriting import new_function
 
-__all__ = ["accepts_sizes", "refine", "refine_results"]
-
 _GENERAL = "_general_main"
 
 
 def refine(call: CallModule, shapes: Sequence[Sequence[int]]) -> CallModule:
-    """Return the call for arguments of given shapes; its shape assertions are gone.
-
-    Args:
-        call: the call whose shapes are symbolic.
-        shapes: a shape for each of `call.operands`.
-
-    Raises:
-        FormatError: the module is damaged.
-        StructureError: it cannot have arguments of these shapes.
-    """
+    """Return the call for arguments of given shapes; its shape assertions are gone."""
     with _refined(call, shapes, check_assertions=False) as module:
         types = read_main(module)
         operands = zip(call.operands, types.args, strict=True)
@@ -60,31 +49,13 @@ def refine_results(
     *,
     check_assertions: bool = False,
 ) -> tuple[TensorType, ...]:
-    """Return the types of the results for arguments of given shapes.
-
-    Args:
-        call: the call whose shapes are symbolic.
-        shapes: a shape for each of `call.operands`.
-        module: its parsed module, of no use afterwards; by default it is parsed here.
-        check_assertions: whether its shape assertions have to hold.
-
-    Raises:
-        FormatError, StructureError: as `refine`.
-    """
+    """Return the types of the results for arguments of given shapes."""
     with _refined(call, shapes, module, check_assertions=check_assertions) as refined:
         return read_main(refined).results
 
 
 def accepts_sizes(call: CallModule, sizes: Mapping[str, int]) -> bool:
-    """Return whether a function takes sizes, by its specifications, assertions and constraints.
-
-    Args:
-        call: the call whose shapes are symbolic.
-        sizes: the size of each dimension variable.
-
-    Raises:
-        FormatError: the module is damaged.
-    """
+    """Return whether a function takes sizes, by its specifications, assertions and constraints."""
     shapes = [evaluate_shape(spec.shape or (), sizes) for spec in call.operands]
     try:
         bind_symbols(call.name, call.operands, shapes)

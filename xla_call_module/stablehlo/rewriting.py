@@ -7,15 +7,9 @@ from typing import Any
 
 from xla_call_module._jax import PassManager, func, ir
 
-__all__ = ["new_function", "replace_operation", "rewire", "run_passes"]
-
 
 def run_passes(module: Any, passes: str) -> None:
-    """Run passes of MLIR, such as `canonicalize,cse`, on a parsed module.
-
-    Raises:
-        MLIRError: one of them fails.
-    """
+    """Run passes of MLIR, such as `canonicalize,cse`, on a parsed module."""
     PassManager.parse(f"builtin.module({passes})").run(module.operation)
 
 
@@ -25,13 +19,6 @@ def new_function(
     """Return a new function without a body, the first one of a parsed module.
 
     The context of the module, and a location, are to be the current ones.
-
-    Args:
-        module: the parsed module.
-        name: the name of the function.
-        inputs: the types of its arguments.
-        results: the types of its results.
-        visibility: `public` or `private`.
     """
     new: Any = func.FuncOp  # its stub is that of the class that it extends
     start = ir.InsertionPoint.at_block_begin(module.body)

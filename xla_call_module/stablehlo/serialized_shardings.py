@@ -27,15 +27,6 @@ from xla_call_module.stablehlo.modules import (
 )
 from xla_call_module.stablehlo.rewriting import run_passes
 
-__all__ = [
-    "MESHES",
-    "SHARDING",
-    "import_shardings",
-    "import_shardings_into",
-    "shardy_meshes",
-    "shardy_texts",
-]
-
 # How JAX itself reads such a module (jax/_src/export/_export.py, `_call_exported_lowering`).
 _IMPORT = "xla-sdy-round-trip-import-shardy-attrs"
 _MANUAL = "xla.sdy.manual_computation_body"
@@ -53,12 +44,6 @@ def import_shardings(artifact: bytes) -> bytes:
 
     JAX finds the mesh of the latter too late, where the `Exported` does not have the names of the
     axes (jax/_src/export/_export.py, `_call_exported_lowering`).
-
-    Args:
-        artifact: a portable artifact; without Shardy it stays as it is.
-
-    Raises:
-        FormatError: it is damaged.
     """
     with open_module(artifact) as module:
         if not _has_texts(module):
@@ -68,11 +53,7 @@ def import_shardings(artifact: bytes) -> bytes:
 
 
 def import_shardings_into(module: Any) -> None:
-    """Make Shardy's operations of the attributes of a parsed module, if it has them.
-
-    Raises:
-        FormatError: they are damaged.
-    """
+    """Make Shardy's operations of the attributes of a parsed module, if it has them."""
     if not _has_texts(module):
         return
     try:
@@ -171,11 +152,7 @@ class _ManualComputation:
 
 
 def _manual_computations(module: Any) -> list[_ManualComputation]:
-    """Return the manual computations of a parsed module.
-
-    Raises:
-        ValueError: calls of some do not belong together, or lack shardings.
-    """
+    """Return the manual computations of a parsed module."""
     operations = list(walk(module))
     calls = [op for op in operations if op.name == "func.call" and _MANUAL in callee_of(op)]
     if len({callee_of(call) for call in calls}) < len(calls):
@@ -197,11 +174,7 @@ def _manual_computations(module: Any) -> list[_ManualComputation]:
 
 
 def _tied(call: Any, target: str) -> Any | None:
-    """Return the custom call that a call has its operands from, or gives its results to.
-
-    Raises:
-        ValueError: there is none, or not all of them are one another's, in their order.
-    """
+    """Return the custom call that a call has its operands from, or gives its results to."""
     inner = list(call.operands if target == _TO_LOCAL else call.results)
     if not inner:
         return None
@@ -246,14 +219,7 @@ def _parse_texts(attributes: Any) -> dict[str, Any]:
 
 
 def shardy_texts(attributes: Any) -> dict[str, str]:
-    """Return the attributes of Shardy's that are written as texts in one of StableHLO's.
-
-    Args:
-        attributes: those of an operation, or of an argument or result.
-
-    Raises:
-        ValueError: one of them is no text.
-    """
+    """Return the attributes of Shardy's that are written as texts in one of StableHLO's."""
     if _FRONTEND not in attributes:
         return {}
     return {

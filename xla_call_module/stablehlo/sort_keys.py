@@ -14,8 +14,6 @@ from xla_call_module.dtypes import Array
 from xla_call_module.stablehlo.combiners import block_dtypes
 from xla_call_module.stablehlo.constant_evaluation import evaluate_block
 
-__all__ = ["SortKey", "sort_keys_of"]
-
 _MAX_OPERANDS = 5
 # Whether the signs of zeros matter, and those of NaNs.
 _SIGNED = ((False, False), (True, False), (True, True))
@@ -47,11 +45,7 @@ class SortKey:
 
 
 def sort_keys_of(block: Any) -> list[SortKey] | None:
-    """Return the keys of a comparator, the first one first; None if it is no list of them.
-
-    Args:
-        block: the comparator, of a left and a right element of each operand in turn.
-    """
+    """Return the keys of a comparator, the first one first; None if it is no list of them."""
     dtypes = block_dtypes(block)[::2]
     names = {view.operation.name for view in block}
     if len(dtypes) > _MAX_OPERANDS or not names <= _PLAIN:

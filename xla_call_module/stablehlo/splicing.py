@@ -11,8 +11,6 @@ from xla_call_module.stablehlo.call_graph import REFERENCES, named_by
 from xla_call_module.stablehlo.modules import functions_of, walk
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
-__all__ = ["splice_functions", "symbols_of"]
-
 
 def symbols_of(module: Any) -> UniqueNames:
     """Return the names that the operations at the top of a parsed module have."""
@@ -24,17 +22,7 @@ def symbols_of(module: Any) -> UniqueNames:
 
 
 def splice_functions(source: Any, module: Any, *, prefix: str, taken: UniqueNames) -> Any:
-    """Copy the functions of a module into another one as private functions.
-
-    Args:
-        source: the parsed module that is copied; it stays as it is.
-        module: the parsed module, of the same context, that gets the copies.
-        prefix: put before the name of each function.
-        taken: the names in `module`, as `symbols_of` returns them.
-
-    Returns:
-        The copy of `main`.
-    """
+    """Copy the functions of a module into another one as private functions."""
     functions = functions_of(source)
     names = {name: taken.take(f"{prefix}{name}") for name in functions}
     copies = {}

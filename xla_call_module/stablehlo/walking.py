@@ -16,19 +16,6 @@ from xla_call_module.stablehlo.call_graph import named_by
 from xla_call_module.stablehlo.modules import custom_call_target
 from xla_call_module.stablehlo.operation_locations import UNKNOWN_PLACE, describe_location
 
-__all__ = [
-    "CONVOLUTION_ATTRIBUTES",
-    "CUSTOM_CALL_ATTRIBUTES",
-    "LAYOUT_NOTES",
-    "RETURNS",
-    "WINDOW_ATTRIBUTES",
-    "check_attributes",
-    "describe_operation",
-    "find_rule",
-    "regions_of",
-    "walk_block",
-]
-
 V = TypeVar("V")
 R = TypeVar("R")
 
@@ -87,19 +74,7 @@ def walk_block(
     *,
     target: str,
 ) -> list[V]:
-    """Return what stands for the operands of the last operation of a block.
-
-    Args:
-        block: the block, as MLIR has it.
-        arguments: what stands for its arguments.
-        outside: what stands for the values that it sees besides these.
-        emit: the function that translates one operation: from the operation, what stands for its
-            operands, and what stands for all values that it sees, to what stands for its results.
-        target: the name of what it is translated to, for messages.
-
-    Raises:
-        UnsupportedError: a tuple goes from function to function.
-    """
+    """Return what stands for the operands of the last operation of a block."""
     values = outside.new_child(dict(zip(block.arguments, arguments, strict=True)))
     for view in block:
         raw = view.operation
@@ -113,17 +88,7 @@ def walk_block(
 
 
 def find_rule(raw: Any, rules: Mapping[str, R], custom_calls: Mapping[str, R], target: str) -> R:
-    """Return the rule of an operation, or of the target that it calls.
-
-    Args:
-        raw: the operation.
-        rules: the rule of each operation by its name.
-        custom_calls: the rule of each target of a custom call.
-        target: the name of what it is translated to, for messages.
-
-    Raises:
-        UnsupportedError: there is none.
-    """
+    """Return the rule of an operation, or of the target that it calls."""
     if raw.name == "stablehlo.custom_call":
         name = custom_call_target(raw)
         rule, what = custom_calls.get(name), f"the custom call of {name}"
@@ -138,11 +103,7 @@ def find_rule(raw: Any, rules: Mapping[str, R], custom_calls: Mapping[str, R], t
 
 
 def check_attributes(raw: Any, known: Container[str]) -> None:
-    """Refuse an operation with an attribute that a rule does not read.
-
-    Raises:
-        UnsupportedError: there is one.
-    """
+    """Refuse an operation with an attribute that a rule does not read."""
     for attribute in raw.attributes:
         name = getattr(attribute, "name", attribute)  # older versions of jaxlib have pairs
         if name not in known and name not in _IGNORED:

@@ -27,5 +27,3 @@ that nothing of what is replaced is left.
 """
 
 from __future__ import annotations
-
-__all__ = ()

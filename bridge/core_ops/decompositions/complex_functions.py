@@ -15,8 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = ["FUNCTIONS", "ComplexParts", "multiply", "product"]
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,6 @@ from xla_call_module.stablehlo.combiners import block_dtypes, combiner_of
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.sort_keys import sort_keys_of
 
-__all__ = ["COMPLEX_AS_PAIRS"]
-
 
 def _as_parts(value: LiftedValue) -> Any:
     """Return a value of a module with pairs for complex constants."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from bridge.core_ops.decompositions.decomposition import Decomposition, table_with
 
-__all__ = ["COMPOSED_OPERATIONS"]
-
 _NAMES = ("batch_norm_grad", "batch_norm_inference", "batch_norm_training")
 COMPOSED_OPERATIONS = Decomposition(
     name="composed operations",

@@ -14,8 +14,6 @@ from bridge.lifting.control_primitives import RULES as OF_JAX
 from bridge.lifting.known_values import TOKEN, PlatformChoice, Token
 from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, LiftingRule
 
-__all__ = ["RULES"]
-
 
 def _switch(chosen: Any, branches: Sequence[Callable[[], Any]]) -> Any:
     """Run the branch that a number chooses, or of two that a truth value does, the false first."""

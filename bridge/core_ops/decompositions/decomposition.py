@@ -19,15 +19,6 @@ from xla_call_module.stablehlo.modules import (
     serialize_module,
 )
 
-__all__ = [
-    "SAME_ARRAYS",
-    "Decomposed",
-    "Decomposition",
-    "custom_calls_of",
-    "decompose",
-    "table_with",
-]
-
 # The boundary of a decomposition that leaves arguments and results as they are.
 SAME_ARRAYS = Boundary(
     dtype=lambda dtype: dtype,
@@ -44,13 +35,7 @@ def table_with(
     *,
     target: str,
 ) -> LiftingTable:
-    """Return the table by which every operation stays as it is but for those of some rules.
-
-    Args:
-        rules: the rules of operations.
-        custom_calls: those of targets of custom calls.
-        target: the name of what they are replaced by, for messages.
-    """
+    """Return the table by which every operation stays as it is but for those of some rules."""
     return dataclasses.replace(
         JAX_TABLE,
         rules={**JAX_TABLE.rules, **control_flow.RULES, **one_device.RULES, **rules},
@@ -117,16 +102,7 @@ def decompose(
     decompositions: Sequence[Decomposition],
     parameters: Mapping[int, Array] | None = None,
 ) -> Decomposed:
-    """Return a call, for one platform, without what some decompositions replace.
-
-    Args:
-        call: the call.
-        decompositions: the decompositions, each of which may leave what a later one replaces.
-        parameters: the arrays of arguments that are parameters, by their index.
-
-    Raises:
-        UnsupportedError: an operation that one of them cannot replace; the message has its place.
-    """
+    """Return a call, for one platform, without what some decompositions replace."""
     arrays = dict(parameters or {})
     applied, contents = [], ModuleContents.of(call)
     for decomposition in decompositions:

@@ -23,8 +23,6 @@ from bridge.core_ops.decompositions.decomposition import Decomposition, table_wi
 from bridge.core_ops.transform_composite import TRANSFORM, sign_of
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 
-__all__ = ["COMPOSITES", "FOURIER_AS_PRODUCTS"]
-
 _MAX_DIRECT = 64  # elements that are transformed by one product
 _MAX_PRIME = 128  # from there on a prime number of elements is transformed by a convolution
 

@@ -10,8 +10,6 @@ from jax import lax
 
 from bridge.core.narrow_types import NarrowFloat
 
-__all__ = ["round_to"]
-
 _PRECISION = 53  # bits of a float64, with the one that is not stored
 
 

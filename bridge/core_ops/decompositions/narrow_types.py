@@ -28,8 +28,6 @@ from xla_call_module.stablehlo.combiners import combiner_of
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import tensor_type
 
-__all__ = ["NARROW_TYPES_IN_WIDER", "narrow_types_in_wider"]
-
 _BYTE = 8
 _SUMS = ("add", "multiply")
 

@@ -11,8 +11,6 @@ from bridge.core_ops.collectives import COLLECTIVES, SHARDING_ATTRIBUTES, combin
 from bridge.lifting.custom_call_primitives import CUSTOM_CALLS as OF_JAX
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 
-__all__ = ["CUSTOM_CALLS", "RULES"]
-
 
 def _collective(op: LiftedOperation) -> Any:
     """Return the operands: there are no other devices to combine them with."""

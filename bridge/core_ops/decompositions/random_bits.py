@@ -18,8 +18,6 @@ from bridge.core_ops.decompositions.decomposition import Decomposition, table_wi
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 from bridge.lifting.random_primitives import CUSTOM_CALLS as OF_JAX
 
-__all__ = ["RANDOM_BITS_AS_INTEGERS", "threefry"]
-
 # Five groups of four rounds of threefry, ten rounds of Philox.
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _GROUPS = 5

@@ -29,8 +29,6 @@ from xla_call_module.stablehlo.modules import open_module, walk
 from xla_call_module.stablehlo.walking import describe_operation
 from xla_call_module.symbolic_shapes import limited_steps, parse_shape
 
-__all__ = ["Boundary", "Locations", "ParameterArray", "numbered_scope", "retrace"]
-
 _NUMBER = re.compile(r"@(\d+)")
 
 
@@ -84,16 +82,7 @@ def retrace(
     parameters: Mapping[int, Array] | None = None,
     is_wide: bool = False,
 ) -> export.Exported:
-    """Return a call, for one platform, of what a table of rules makes of its operations.
-
-    Args:
-        call: the call.
-        table: the rules.
-        boundary: the form of the arguments and results.
-        constants: the arrays of arguments that become constants, by their index.
-        parameters: the elements of arguments that stay arguments, by their index.
-        is_wide: whether the rules compute with dtypes of 64 bits.
-    """
+    """Return a call, for one platform, of what a table of rules makes of its operations."""
     fixed, known = constants or {}, parameters or {}
     free = [index for index in range(len(call.args)) if index not in fixed]
     avals = _avals_of(call, free, boundary)
@@ -141,16 +130,7 @@ def _is_symbolic(aval: jax.ShapeDtypeStruct) -> bool:
 
 @contextmanager
 def numbered_scope(raw: Any, number: int, target: str) -> Iterator[None]:
-    """Let the names of what is traced for an operation have a number in them.
-
-    Args:
-        raw: the operation.
-        number: the number.
-        target: the name of what the operation is traced for, for messages.
-
-    Raises:
-        UnsupportedError: it needs the value of a symbolic size.
-    """
+    """Let the names of what is traced for an operation have a number in them."""
     with jax.named_scope(f"@{number}"):
         try:
             yield
@@ -168,11 +148,7 @@ class Locations:
     """The locations of the operations of a module, for those that are traced in place of them."""
 
     def __init__(self, target: str) -> None:
-        """Have none.
-
-        Args:
-            target: the name of what the operations are traced for, for messages.
-        """
+        """Have none."""
         self._numbers: dict[str, int] = {}
         self._target = target
 

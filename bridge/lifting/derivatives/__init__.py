@@ -9,5 +9,3 @@ arguments; `tests/bridge/lifting/derivatives/` compares all of them with JAX, at
 """
 
 from __future__ import annotations
-
-__all__ = ()

@@ -49,8 +49,6 @@ from xla_call_module.stablehlo.call_graph import named_by
 from xla_call_module.stablehlo.elements import BROADCASTS, element_dtype, repeated_number
 from xla_call_module.stablehlo.modules import tensor_type
 
-__all__ = ["ComposedCall", "find_composed", "find_named"]
-
 
 @jax.custom_jvp
 def _xlogx(value: Any) -> Any:
@@ -246,12 +244,7 @@ class ComposedCall:
 
 
 def find_composed(block: Any, functions: Mapping[str, Any]) -> dict[Any, ComposedCall]:
-    """Return the calls of such functions in a block, by their operations.
-
-    Args:
-        block: the block.
-        functions: the functions of the module.
-    """
+    """Return the calls of such functions in a block, by their operations."""
     operations = [view.operation for view in block]
     order = {operation: number for number, operation in enumerate(operations)}
     graphs = _OwnGraphs(operations, functions)
@@ -481,13 +474,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def find_named(name: str, function: Any, functions: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """Return the function of JAX that a function of a module computes; None if it is none.
-
-    Args:
-        name: the name of what it was traced from: its own, or of `main` that of the module.
-        function: the function.
-        functions: all of them.
-    """
+    """Return the function of JAX that a function of a module computes; None if it is none."""
     known = _NUMBERED.sub("", name)
     if known not in _NAMED and known != _GAMMA:
         return None

@@ -8,8 +8,6 @@ from typing import Any
 import jax
 from jax.custom_derivatives import SymbolicZero
 
-__all__ = ["with_derivative"]
-
 
 def with_derivative(known: Callable[..., Any], compute: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that computes what another one does, with the derivative of a known one."""

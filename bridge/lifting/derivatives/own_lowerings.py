@@ -27,19 +27,6 @@ from xla_call_module.stablehlo.elements import BROADCASTS, read_elements, read_s
 from xla_call_module.stablehlo.modules import find_main, functions_of, open_module, tensor_type
 from xla_call_module.stablehlo.walking import RETURNS
 
-__all__ = [
-    "Aval",
-    "OwnGraph",
-    "is_own",
-    "kind_of",
-    "own_graphs",
-    "own_inputs",
-    "size_arguments",
-    "unconverted",
-    "values_broadcast",
-    "without_sizes",
-]
-
 # The shape, with None for an unknown size, and the dtype of an argument.
 Aval = tuple[tuple[int | None, ...], np.dtype[Any]]
 # Operations that are told the sizes of their results, by what they are if these are known, and how
@@ -134,11 +121,6 @@ def own_graphs(
 
     There is one more without dtypes of 64 bits where JAX has these: a module that has them
     somewhere does not say how JAX was set.
-
-    Args:
-        function: the function.
-        avals: its arguments.
-        name: the name of the function under `jax.jit` inside of it that is meant; itself if empty.
     """
     is_wide = jnp.result_type(float) == np.float64
     needs_wide = any(str(dtype) in WIDE for _, dtype in avals)
@@ -194,13 +176,6 @@ def own_inputs(
     """Return the values of a module of which another one is what a graph computes; None if of none.
 
     They have the type of that value, or are broadcast to it.
-
-    Args:
-        value: the value of the module.
-        graph: the graph, which has one result.
-        functions: the functions of the module.
-        through_broadcasts: whether operations that repeat elements do not matter. The module then
-            may compute something else, since it says nothing about which elements meet.
     """
     match = _Match(functions, through_broadcasts=through_broadcasts)
     if len(graph.results) != 1 or not match.all_same([(graph.results[0], value)]):

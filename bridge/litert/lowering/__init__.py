@@ -18,5 +18,3 @@ which rounds them to the dtype of the module. What LiteRT cannot express exactly
 """
 
 from __future__ import annotations
-
-__all__ = ()

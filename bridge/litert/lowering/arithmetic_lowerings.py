@@ -18,8 +18,6 @@ from bridge.litert.lowering.lowered_operation import LoweredOperation, rounded
 from bridge.litert.lowering.storage_dtypes import integer_bits
 from xla_call_module.stablehlo.attributes import comparison_direction
 
-__all__ = ["RULES", "is_unsigned", "to_integers", "unsigned_order"]
-
 _STEPS = 4  # of 22 bits each, to divide 64
 
 

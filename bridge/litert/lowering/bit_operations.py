@@ -14,11 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = [
-    "bit_and", "bit_not", "bit_or", "bit_xor", "leading_zeros", "low_bits", "popcount",
-    "shift_left", "shift_right", "shift_right_arithmetic", "shift_right_by",
-]  # fmt: skip
-
 _HALF = 32
 # 2 to the power of a shift; nothing is left of what is shifted by all bits.
 _POWERS = {

@@ -24,8 +24,6 @@ from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.errors import DtypeError
 from xla_call_module.stablehlo.walking import describe_operation
 
-__all__ = ["DECOMPOSITIONS", "Places", "lower_call"]
-
 # For operations and elements that LiteRT lacks.
 DECOMPOSITIONS = (
     COMPOSED_OPERATIONS, RANDOM_BITS_AS_INTEGERS, FOURIER_AS_PRODUCTS, COMPLEX_AS_PAIRS,
@@ -46,11 +44,7 @@ class Places:
 
     @contextmanager
     def scope(self, raw: Any) -> Iterator[None]:
-        """Let what is traced inside have the number of an operation in its name.
-
-        Raises:
-            UnsupportedError: it needs the value of a symbolic size.
-        """
+        """Let what is traced inside have the number of an operation in its name."""
         text = describe_operation(raw)
         number = self._numbers.setdefault(text, len(self._numbers))
         with numbered_scope(raw, number, "a LiteRT model"):
@@ -64,15 +58,7 @@ def lower_call(
     *,
     table: LiftingTable = LITERT_TABLE,
 ) -> export.Exported:
-    """Return what a call computes, of operations that LiteRT executes.
-
-    Args:
-        call: the call, for one platform.
-        parameters: the arrays of arguments that are constants, by their index.
-        places: gets the operations, under the numbers that are in the names of the lowered ones.
-        table: the rules. With `KERNEL_TABLE` composites stand for kernels, which the process that
-            converts knows.
-    """
+    """Return what a call computes, of operations that LiteRT executes."""
     constants = {} if parameters is None else parameters
     _check_dtypes(call, [spec for n, spec in enumerate(call.args) if n not in constants])
     made = decompose(call, DECOMPOSITIONS, constants)

@@ -19,16 +19,6 @@ from bridge.lifting.lifted_operation import LiftingRule
 from bridge.litert.lowering.float_rounding import round_to, with_sign
 from bridge.litert.lowering.lowered_operation import LoweredOperation
 
-__all__ = [
-    "RULES",
-    "cosine",
-    "exponential",
-    "logarithm",
-    "negative",
-    "sine",
-    "square_root",
-]
-
 _XNNPACK_DIMENSIONS = 6
 
 

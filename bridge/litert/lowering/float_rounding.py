@@ -10,8 +10,6 @@ from jax import lax
 
 from bridge.litert.lowering import bit_operations as bits
 
-__all__ = ["round_to", "round_to_byte", "with_sign"]
-
 _BIAS, _MANTISSA = 127, 23  # of float32
 
 

@@ -26,8 +26,6 @@ from bridge.litert.lowering.storage_dtypes import integer_bits
 from xla_call_module.stablehlo.combiners import combiner_of
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
-__all__ = ["RULES", "put_rows", "take_rows"]
-
 _IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 
@@ -41,14 +39,7 @@ def take_rows(rows: Any, indices: Any) -> Any:
 def put_rows(
     rows: Any, indices: Any, updates: Any, scatter: Callable[..., Any] = lax.scatter
 ) -> Any:
-    """Return a matrix whose rows at indices are combined with others, the first ones first.
-
-    Args:
-        rows: the matrix.
-        indices: a vector of int32, from 0 on; those beyond the last row drop their update.
-        updates: a row for each index.
-        scatter: the function of `jax.lax` that says how they are combined.
-    """
+    """Return a matrix whose rows at indices are combined with others, the first ones first."""
     numbers = lax.ScatterDimensionNumbers((1,), (0,), (0,))
     return scatter(rows, jnp.expand_dims(indices, 1), updates, numbers, mode=_IN_BOUNDS)
 

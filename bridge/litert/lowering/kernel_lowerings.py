@@ -23,8 +23,6 @@ from bridge.litert.lowering.storage_dtypes import to_storage
 from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.modules import tensor_type
 
-__all__ = ["with_kernels"]
-
 _BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
 
 
@@ -68,14 +66,7 @@ def _softmax_operand(op: LoweredOperation) -> Any:
 
 
 def _is_reduced(op: LoweredOperation, reduced: Any, value: Any, name: str) -> bool:
-    """Return whether one value is another one reduced along its last dimension, and broadcast.
-
-    Args:
-        op: the operation that sees both.
-        reduced: the first value.
-        value: the other one, of the same shape.
-        name: the operation of the reduction.
-    """
+    """Return whether one value is another one reduced along its last dimension, and broadcast."""
     last = _rank(value) - 1
     while (maker := maker_of(reduced)) is not None and maker.name in _BROADCASTS:
         reduced = maker.operands[0]

@@ -23,9 +23,6 @@ from bridge.litert.lowering.storage_dtypes import (
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import tensor_type
 
-__all__ = ["LoweredOperation", "kept", "known_of", "maker_of", "moved", "rounded"]
-
-
 _MAX_FOLDED = 1 << 16  # elements of constants that are computed with
 
 

@@ -21,8 +21,6 @@ from bridge.litert.lowering import (
 from bridge.litert.lowering.lowered_operation import LoweredOperation, kept, moved
 from bridge.litert.lowering.storage_dtypes import to_storage
 
-__all__ = ["KERNEL_TABLE", "LITERT_TABLE"]
-
 _MOVING = {
     **shape_lowerings.RULES,
     "stablehlo.select": arithmetic_lowerings.RULES["stablehlo.select"],

@@ -27,8 +27,6 @@ from bridge.litert.lowering.lowered_operation import LoweredOperation
 from bridge.litert.lowering.storage_dtypes import integer_bits
 from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
 
-__all__ = ["RULES", "contract"]
-
 # Up to how many products of elements are computed one by one, without a product of matrices.
 _MAX_PRODUCTS = 1 << 12
 # Integers of floats are exact up to 2 to the power of this.
@@ -55,14 +53,7 @@ def _dot(op: LoweredOperation) -> Any:
 
 
 def contract(op: LoweredOperation, left: Any, right: Any, axes: Axes) -> Any:
-    """Return the product of two operands of an operation, of any dtype.
-
-    Args:
-        op: the operation, which has the operands' dtypes.
-        left: an array.
-        right: the other one.
-        axes: the dimensions, as `jax.lax.dot_general` has them.
-    """
+    """Return the product of two operands of an operation, of any dtype."""
     (left_summed, right_summed), (left_batch, right_batch) = axes
     left, batch, rows, summed = _as_matrices(left, left_batch, left_summed, is_left=True)
     right, _, columns, _ = _as_matrices(right, right_batch, right_summed, is_left=False)

@@ -23,8 +23,6 @@ from bridge.litert.lowering.sorting_lowerings import taken_along
 from bridge.litert.lowering.storage_dtypes import integer_bits, to_storage
 from xla_call_module.stablehlo.combiners import extreme_and_place_of, identity_of
 
-__all__ = ["RULES", "with_nan"]
-
 _KERNELS: Mapping[str, Callable[..., Any]] = {
     "add": lax.reduce_sum,
     "maximum": lax.reduce_max,

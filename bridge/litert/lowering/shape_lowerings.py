@@ -14,8 +14,6 @@ from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.shape_primitives import RULES as OF_JAX
 from bridge.litert.lowering.lowered_operation import LoweredOperation
 
-__all__ = ["RULES"]
-
 
 def _reverse(op: LoweredOperation) -> Any:
     """Reverse dimensions that lie side by side at once, which is all that the kernel does."""

@@ -24,8 +24,6 @@ from bridge.litert.lowering.storage_dtypes import integer_bits
 from xla_call_module.stablehlo.attributes import dictionary
 from xla_call_module.stablehlo.sort_keys import SortKey, sort_keys_of
 
-__all__ = ["COMPOSITES", "CUSTOM_CALLS", "RULES", "order_of", "taken_along"]
-
 
 def _sort(op: LoweredOperation) -> Any:
     values = op.arrays
@@ -40,13 +38,7 @@ def _sort(op: LoweredOperation) -> Any:
 
 
 def order_of(ranks: list[Any], axis: int, count: int | None = None) -> Any:
-    """Return the indices that sort rows by integers, the first of which decides; stable.
-
-    Args:
-        ranks: arrays of int32 of one shape, the one that decides first.
-        axis: the dimension that is sorted.
-        count: how many indices are wanted, if not all.
-    """
+    """Return the indices that sort rows by integers, the first of which decides; stable."""
     ranks = [jnp.moveaxis(jnp.asarray(rank), axis, -1) for rank in ranks]
     size = ranks[0].shape[-1]
     kept = size if count is None else count
@@ -63,13 +55,7 @@ def order_of(ranks: list[Any], axis: int, count: int | None = None) -> Any:
 
 
 def taken_along(value: Any, order: Any, axis: int) -> Any:
-    """Return the elements at indices along a dimension, which are in bounds.
-
-    Args:
-        value: an array.
-        order: an array of int32 whose other dimensions are those of the first one.
-        axis: the dimension.
-    """
+    """Return the elements at indices along a dimension, which are in bounds."""
     value, order = (jnp.moveaxis(jnp.asarray(array), axis, -1) for array in (value, order))
     count, size = math.prod(value.shape[:-1]), value.shape[-1]
     if count * order.shape[-1] == 0:

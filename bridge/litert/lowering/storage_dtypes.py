@@ -19,16 +19,6 @@ import numpy as np
 from bridge.lifting.known_values import LiftedValue, as_array
 from xla_call_module.dtypes import Array
 
-__all__ = [
-    "at_boundary",
-    "boundary_dtype",
-    "boundary_shape",
-    "from_boundary",
-    "integer_bits",
-    "storage_dtype",
-    "to_storage",
-]
-
 # What LiteRT takes and returns.
 _BOUNDARY = frozenset({
     "bool", "float16", "float32", "int16", "int32", "int64", "int8", "uint16", "uint32", "uint8",

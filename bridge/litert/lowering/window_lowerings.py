@@ -28,8 +28,6 @@ from bridge.litert.lowering.lowered_operation import LoweredOperation
 from bridge.litert.lowering.storage_dtypes import integer_bits, to_storage
 from xla_call_module.stablehlo.combiners import combiner_of, identity_of
 
-__all__ = ["CUSTOM_CALLS", "RULES"]
-
 # How many elements of a window are combined one after another.
 MAX_WINDOW = 1024
 # The same of a dimension of a window; of a larger one, halves are combined.
@@ -239,15 +237,7 @@ def _fold_axis(
     places: Dimension,
     combine: Callable[..., Any],
 ) -> Any:
-    """Return what is made of the elements of windows along one dimension.
-
-    Args:
-        value: the array, padded.
-        axis: the dimension.
-        window: the size of a window, how far windows are apart, and how far their elements are.
-        places: how many windows there are.
-        combine: the monoid.
-    """
+    """Return what is made of the elements of windows along one dimension."""
     size, stride, step = window
 
     def at(array: Any, offset: int) -> Any:

@@ -11,5 +11,3 @@ To add a correction: a function of the module that the converter is given, calle
 """
 
 from __future__ import annotations
-
-__all__ = ()

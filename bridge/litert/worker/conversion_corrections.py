@@ -73,15 +73,7 @@ def _is_public(function: Any) -> bool:
 
 
 def _keep_in(region: Any, constants: set[Any], passed: Mapping[str, set[int]]) -> None:
-    """Put barriers in a region.
-
-    Args:
-        region: the region.
-        constants: the values that can become constants, those of its arguments that can among
-            them; those of the region are added.
-        passed: the arguments of each function that can become constants; what the region calls is
-            added.
-    """
+    """Put barriers in a region."""
     for block in region:
         for view in list(block):
             operation = view.operation

@@ -125,13 +125,7 @@ def _dimensions(operation: Any) -> list[int]:
 
 
 def _expanded(value: Any, dimensions: Sequence[int], rank: int) -> Any:
-    """Return an array with a dimension of one element wherever a broadcast adds one behind it.
-
-    Args:
-        value: the array.
-        dimensions: the ascending dimensions of the result that its own become.
-        rank: how many the result has.
-    """
+    """Return an array with a dimension of one element wherever a broadcast adds one behind it."""
     for dimension in range(dimensions[0], rank):
         if dimension in dimensions:
             continue

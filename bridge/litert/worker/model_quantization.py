@@ -30,14 +30,7 @@ def quantize_model(
     *,
     products_only: bool,
 ) -> bytes:
-    """Return a quantized model, which takes and returns floats as the given one does.
-
-    Args:
-        model: the model.
-        kind: `dynamic_int8`, `float16` or `int8`.
-        samples: the inputs of calls by signature, for `int8`.
-        products_only: whether `int8` leaves arithmetic on elements as it is.
-    """
+    """Return a quantized model, which takes and returns floats as the given one does."""
     made = quantizer.Quantizer(bytearray(model))
     if kind == "dynamic_int8":
         made.load_quantization_recipe(recipe.dynamic_wi8_afp32())

@@ -59,16 +59,7 @@ class Refusal(Exception):  # noqa: N818 - the converter made the error
 
 
 def convert_modules(artifacts: list[bytes], names: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return a flatbuffer with a signature for each module.
-
-    Args:
-        artifacts: the modules; the list is emptied.
-        names: the names of each: `signature`, `inputs` and `outputs`, and the variables that it
-            `reads` and `assigns` instead of these.
-
-    Raises:
-        Refusal: something cannot be converted, or the runtime has no kernel for it.
-    """
+    """Return a flatbuffer with a signature for each module."""
     context = ir.Context()
     converter_api_ext.prepare_mlir_context(context)
     with context, ir.Location.unknown():

@@ -27,11 +27,6 @@ def keep_state(module: Any, names: Sequence[Mapping[str, Any]]) -> None:
     """Let the functions of a converted module read and assign the variables of their signatures.
 
     The context of the module, and a location, are to be the current ones.
-
-    Args:
-        module: the module, with all signatures.
-        names: for each `signature` the names of variables: `reads`, one for each argument, and
-            `assigns`, one for each result; empty where it is an input or an output.
     """
     by_signature = {given["signature"]: given for given in names}
     firsts = [key for key, given in by_signature.items() if has_first_values(given)]
@@ -59,13 +54,7 @@ def has_first_values(given: Mapping[str, Any]) -> bool:
 
 
 def _use_variables(function: Any, given: Mapping[str, Any], *, first: Any) -> None:
-    """Let a function read and assign variables.
-
-    Args:
-        function: the function.
-        given: the names of its variables, as for `keep_state`.
-        first: the name of the function that assigns the first values; None for this one itself.
-    """
+    """Let a function read and assign variables."""
     block = function.regions[0].blocks[0]
     last = block.operations[len(block.operations) - 1].operation
     taken, returned = ([n for n, name in enumerate(given[k]) if not name] for k in _KINDS)

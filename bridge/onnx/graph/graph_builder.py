@@ -15,8 +15,6 @@ from bridge.onnx.graph import kernels, loop_nodes, pooling, wide_integers
 from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET, DIV_MUL_FUSION_DTYPES
 from xla_call_module.size_polynomials import Dim, Shape
 
-__all__ = ["Graph", "NewerOpset"]
-
 # Up to so many numbers are repeated in place of a single one.
 _MAX_REPEATED = 1 << 12
 # From where on a float32 is none of the finite numbers: half a step above the greatest of them,
@@ -42,23 +40,13 @@ class Graph(TensorGraph):
     def __init__(
         self, opset: int = 0, *, outer: Graph | None = None, may_rise: bool = False
     ) -> None:
-        """Make an empty graph.
-
-        Args:
-            opset: the version of ONNX's operations, of an outermost graph.
-            outer: the graph around it.
-            may_rise: whether the outermost graph may be made anew for a later version.
-        """
+        """Make an empty graph."""
         super().__init__(outer=outer)
         self.opset = opset if outer is None else outer.opset
         self._may_rise: bool = may_rise if outer is None else outer._may_rise
 
     def reads_bits(self) -> bool:
-        """Return whether there is an operation that reads the bits of a float.
-
-        Raises:
-            NewerOpset: there is one if the graph is made anew for a later version.
-        """
+        """Return whether there is an operation that reads the bits of a float."""
         if self.opset >= BITCAST_OPSET:
             return True
         if self._may_rise:
@@ -72,11 +60,7 @@ class Graph(TensorGraph):
         results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
         **attributes: Any,
     ) -> list[Value]:
-        """Return all results of an operation, computed in a wider dtype where there is no kernel.
-
-        Raises:
-            DtypeError: the runtime cannot compute it, nor in a wider dtype.
-        """
+        """Return the results of an operation, in a wider dtype where there is no kernel."""
         alike, alike_results = kernels.typed_alike(op_type, self.opset, len(inputs), len(results))
         pairs = list(zip(inputs, alike, strict=True))
         own = next((value.dtype for value, is_alike in pairs if value and is_alike), None)

@@ -19,8 +19,6 @@ from bridge.onnx.graph.onnx_runtime import KERNELS
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError
 
-__all__ = ["computation_dtype", "dtype_of", "elem_type", "typed_alike"]
-
 # In the order in which they are tried.
 _WIDER: Mapping[str, tuple[str, ...]] = {
     "bool": ("uint8", "int32"),
@@ -60,11 +58,7 @@ def elem_type(dtype: np.dtype[Any]) -> int:
 
 
 def dtype_of(element: str, *, where: str) -> np.dtype[Any]:
-    """The dtype of a StableHLO element type, such as `bf16`.
-
-    Raises:
-        DtypeError: ONNX cannot carry it.
-    """
+    """The dtype of a StableHLO element type, such as `bf16`."""
     for dtype in DTYPES:
         if dtype.mlir == element and dtype.name in _ONNX_NAMES:
             return dtype.numpy
@@ -77,11 +71,7 @@ def dtype_of(element: str, *, where: str) -> np.dtype[Any]:
 
 
 def computation_dtype(op_type: str, dtype: np.dtype[Any], opset: int) -> np.dtype[Any]:
-    """The dtype in which an operation is computed: the same, or a wider one.
-
-    Raises:
-        DtypeError: there is none that gives the same numbers.
-    """
+    """The dtype in which an operation is computed: the same, or a wider one."""
     name = _computation_dtype(op_type, dtype.name, opset)
     if name is None:
         raise DtypeError(

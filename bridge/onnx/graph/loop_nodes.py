@@ -12,8 +12,6 @@ from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, of_size
 from xla_call_module.size_polynomials import Dim, Shape
 
-__all__ = ["loop", "loop_body"]
-
 G = TypeVar("G", bound=TensorGraph)
 
 
@@ -24,16 +22,7 @@ def loop(
     step: Callable[[TensorGraph, Value, list[Value]], Sequence[Value]],
     row_shape: Shape | None = None,
 ) -> list[Value]:
-    """Return the carried values behind a Loop, then the rows that its iterations return, if any.
-
-    Args:
-        graph: the graph that the operations are added to.
-        size: the number of iterations.
-        inits: the carried values before the first iteration.
-        step: a function of the graph of the body, the iteration number and the carried values. It
-            returns their next values, and then as many rows of their dtypes if there are rows.
-        row_shape: the shape of a row; None where there are none.
-    """
+    """Return the carried values behind a Loop, then the rows that its iterations return, if any."""
     body, number, goes_on = loop_body(graph)
     carried = [body.add_input(body.unique("carried"), init.dtype, init.shape) for init in inits]
     body.add_result(goes_on)

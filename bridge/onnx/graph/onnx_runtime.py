@@ -11,22 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = [
-    "BITCAST_OPSET",
-    "CONV_MAX_SPATIAL_DIMENSIONS",
-    "DEFAULT_OPSET",
-    "DEVIATIONS",
-    "DFT_AXIS_OPSET",
-    "DIV_MUL_FUSION_DTYPES",
-    "FLOAT8_OPSET",
-    "GELU_OPSET",
-    "KERNELS",
-    "OPSETS",
-    "RELEASE",
-    "Deviation",
-    "has_kernel",
-]
-
 RELEASE = "1.31"
 # From the first opset that has integer bit operations, and axes of reductions as inputs, to the
 # last that was tested. The release reads all of them.

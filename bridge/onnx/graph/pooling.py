@@ -13,8 +13,6 @@ from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
 from xla_call_module.size_polynomials import Dim
 
-__all__ = ["max_pool"]
-
 _RANKS = (3, 4, 5)  # of images of one to three dimensions
 _BEFORE = 2  # batch and features
 

@@ -18,8 +18,6 @@ from bridge.onnx.graph.kernels import elem_type
 from xla_call_module.dtypes import Array
 from xla_call_module.size_polynomials import Dim, Element, Measured, atoms_of
 
-__all__ = ["to_graph", "to_tensor"]
-
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _SLICE = ("starts", "ends", "axes", "steps")
 

@@ -12,8 +12,6 @@ from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
 from xla_call_module.dtypes import Array
 
-__all__ = ["extreme", "fits_in_32_bits", "remember_cast"]
-
 _NARROW = frozenset({"bool", "int8", "int16", "int32", "uint8", "uint16"})
 _EXTREMES = {"Max": "Greater", "Min": "Less"}
 _INT32 = np.iinfo(np.int32)

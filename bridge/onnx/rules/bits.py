@@ -24,13 +24,6 @@ from bridge.onnx.rules.reductions import reduce_along
 from xla_call_module.dtypes import Array
 from xla_call_module.size_polynomials import numbers_of, product
 
-__all__ = [
-    "NOT_READ",
-    "RULES",
-    "in_total_order",
-    "is_negative",
-]
-
 
 def _bits_of(value: Value) -> int:
     return 8 * value.dtype.itemsize
@@ -326,11 +319,7 @@ def _bitcast(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
 
 
 def in_total_order(graph: Graph, value: Value) -> Value | None:
-    """Return integers in the order -NaN, -inf, …, -0, 0, …, inf, NaN; None without BitCast.
-
-    Raises:
-        NewerOpset: it is told by an operation of a later version.
-    """
+    """Return integers in the order -NaN, -inf, …, -0, 0, …, inf, NaN; None without BitCast."""
     if value.array is None and not graph.reads_bits():
         return None
     signed = np.dtype(f"int{8 * value.dtype.itemsize}")

@@ -13,8 +13,6 @@ from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.onnx_runtime import FLOAT8_OPSET
 from xla_call_module.errors import VersionError
 
-__all__ = ["RULES", "convert"]
-
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 
 

@@ -24,8 +24,6 @@ from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.loop_nodes import loop_body
 from xla_call_module.size_polynomials import Dim, Iteration, Shape, lower_bound, of_atom
 
-__all__ = ["RULES"]
-
 
 def _while(graph: Graph, op: Operation) -> Sequence[Value]:
     condition, body = op.regions
@@ -193,13 +191,7 @@ class _Scan:
         results: Sequence[Value],
         kinds: Sequence[tuple[Shape, np.dtype[Any]]],
     ) -> list[Value]:
-        """The results of the Scan.
-
-        Args:
-            inits: the carried values before the first iteration.
-            results: the results of the body: the carried values, and then rows.
-            kinds: the shapes and dtypes of the results.
-        """
+        """The results of the Scan."""
         body, read = self.body, self._read()
         for value in results:
             body.add_result(value)

@@ -30,8 +30,6 @@ from xla_call_module.size_polynomials import (
 )
 from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
 
-__all__ = ["RULES"]
-
 _DTYPES = ("bfloat16", "float16", "float32")  # computed by a kernel of its own or in float32
 
 

@@ -19,8 +19,6 @@ from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.rules.bits import is_negative
 from bridge.onnx.rules.fusions import fuse_quotient
 
-__all__ = ["RULES"]
-
 
 def _divide(graph: Graph, op: Operation) -> Value:
     known = compute_sizes("divide", op.operands)

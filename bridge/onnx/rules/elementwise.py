@@ -25,8 +25,6 @@ from bridge.onnx.rules.fusions import fuse_product, fuse_sum
 from xla_call_module.size_polynomials import lower_bound
 from xla_call_module.stablehlo.attributes import comparison_direction
 
-__all__ = ["RULES", "tan"]
-
 
 def _minimum(graph: Graph, op: Operation) -> Value:
     return elementary.compute(graph, op, "Min", "And")

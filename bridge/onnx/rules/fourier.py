@@ -11,8 +11,6 @@ from bridge.graphs.values import Value
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.onnx_runtime import DFT_AXIS_OPSET
 
-__all__ = ["COMPOSITES"]
-
 
 def _transform(graph: Graph, op: Operation) -> Value | None:
     """Return the transform along the dimension before the last, if its length is a power of 2.

@@ -25,8 +25,6 @@ from bridge.onnx.graph.onnx_runtime import GELU_OPSET
 from xla_call_module.dtypes import Array
 from xla_call_module.size_polynomials import Shape, is_static, numbers_of
 
-__all__ = ["fuse_product", "fuse_quotient", "fuse_sum"]
-
 # LayerNormalization and BatchNormalization have epsilon as an attribute, which is a float32, and by
 # the specification mean and deviation have that precision, too.
 _NORMALIZED_DTYPE = "float32"

@@ -20,8 +20,6 @@ from xla_call_module.stablehlo.combiners import (
     identity_of,
 )
 
-__all__ = ["RULES", "reduce_along"]
-
 _OPERATIONS = {
     "add": "ReduceSum",
     "and": "ReduceMin",

@@ -26,8 +26,6 @@ from bridge.onnx.rules.bits import in_total_order
 from xla_call_module.size_polynomials import Dim
 from xla_call_module.stablehlo.sort_keys import SortKey, sort_keys_of
 
-__all__ = ["RULES", "approx_top_k", "dynamic_top_k", "top_k"]
-
 
 def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
     values, axis = op.operands, op.integer("dimension", -1) % op.operands[0].rank

@@ -32,8 +32,6 @@ from jax import enable_x64, export
 import bridge
 from xla_call_module.errors import InteropError
 
-__all__ = ["Outcome", "harnesses", "judge", "sample"]
-
 WIDE = frozenset({"int64", "uint64", "float64", "complex128"})
 # By how many units in the last place of the largest number derivatives may differ, which sum up
 # in another order where XLA fuses otherwise.

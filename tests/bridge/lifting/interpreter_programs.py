@@ -32,8 +32,6 @@ from tests.bridge.lifting.reference_interpreter import differs, read_dense
 from xla_call_module.errors import InteropError
 from xla_call_module.mlir_files import call_of_file
 
-__all__ = ["InterpreterProgram", "judge_program", "programs_of"]
-
 _TYPE = r"tensor<(?:[^<>]|<[^<>]*>)*>"
 _DENSE = r"dense<[^<>]*>"
 _CHECK = re.compile(

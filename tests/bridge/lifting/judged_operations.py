@@ -28,8 +28,6 @@ from tests.bridge.lifting.operation_programs import (
 from tests.bridge.lifting.reference_interpreter import differs, interpret
 from tests.bridge.lifting.structural_programs import structural_cases
 
-__all__ = ["all_cases", "faults_of"]
-
 
 def all_cases(dtype: str) -> Iterator[OperationCase]:
     """Yield the cases of all operations of a dtype."""

@@ -15,16 +15,6 @@ import numpy as np
 
 from tests.bridge.lifting.reference_interpreter import dense_text, element_type, mlir_type
 
-__all__ = [
-    "DTYPES",
-    "OperationCase",
-    "conversion_cases",
-    "elementwise_cases",
-    "joined",
-    "kind_of",
-    "numpy_dtype",
-]
-
 Array = np.ndarray[Any, Any]
 
 _WIDE_FLOATS = ("bfloat16", "float16", "float32", "float64")

@@ -17,8 +17,6 @@ from xla_call_module.dtypes import DTYPES
 from xla_call_module.stablehlo.elements import read_elements
 from xla_call_module.stablehlo.modules import Main, read_main
 
-__all__ = ["dense_text", "differs", "interpret", "mlir_type", "read_dense"]
-
 Array = np.ndarray[Any, Any]
 
 _ELEMENTS = {dtype.name: dtype.mlir for dtype in DTYPES}

@@ -14,8 +14,6 @@ import numpy as np
 from tests.bridge.lifting.operation_programs import OperationCase, kind_of, numpy_dtype
 from tests.bridge.lifting.reference_interpreter import element_type
 
-__all__ = ["structural_cases"]
-
 _Texts = Mapping[str, tuple[str, str, Sequence[Any]]]
 
 

@@ -22,8 +22,6 @@ from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.platform_selection import select_platforms
 
-__all__ = ["LiteRTCheck"]
-
 
 class LiteRTCheck:
     """Functions run by LiteRT in one process, against JAX."""

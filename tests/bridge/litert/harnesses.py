@@ -31,8 +31,6 @@ from tests.matrix.case import FLOAT16, HALF
 from tests.verbs.gradient_functions import CASES
 from xla_call_module.errors import InteropError
 
-__all__ = ["DTYPES", "examples", "gradients", "judge"]
-
 DTYPES = frozenset({"bool", "float32", "int32"})
 # Of the largest magnitude: kernels have their own polynomials and orders of sums.
 _RELATIVE = 2e-5

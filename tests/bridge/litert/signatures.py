@@ -13,8 +13,6 @@ from bridge.litert.converter import SignatureModule, convert
 from bridge.litert.runtime import Kernels, Runtime
 from bridge.litert.worker_process import LiteRTProcess
 
-__all__ = ["as_module", "run_as_jax"]
-
 
 def as_module(
     function: Callable[..., Any],

@@ -12,8 +12,6 @@ import numpy as np
 
 from tests.bridge.serving import served
 
-__all__ = ["BATCHES", "GROWTH", "REQUESTS", "THREADS", "Callers", "agree"]
-
 THREADS = 8
 BATCHES = (1, 2, 5, 32)
 REQUESTS = [(key, batch) for key in served.KEYS for batch in BATCHES]

@@ -22,8 +22,6 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-__all__ = ["Answer", "GrpcClient", "RequestError", "RestClient"]
-
 _PATIENCE = 60.0  # seconds: a server compiles while it answers a first request
 _STATES = get_model_status_pb2.ModelVersionStatus.State
 

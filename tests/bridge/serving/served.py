@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-__all__ = ["CLASSES", "KEYS", "composed", "expected", "exported", "inputs", "parameters"]
-
 _WIDTH = 8
 CLASSES = ("bad", "good", "middling")
 KEYS = ("serving_default", "hidden")

@@ -18,8 +18,6 @@ from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 from tests.bridge.serving.clients import GrpcClient, RequestError, RestClient
 from tests.policy.source import ROOT
 
-__all__ = ["COMMANDS", "MODEL", "Server", "running", "wait_for"]
-
 MODEL = "served"
 _BINARY = "tensorflow_model_server"
 _PATIENCE = 120.0  # seconds, of a busy machine

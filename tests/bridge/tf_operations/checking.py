@@ -17,11 +17,6 @@ from tests.bridge.tf_operations.running import function_of
 from xla_call_module.call import CallModule
 from xla_call_module.exported import from_exported
 
-__all__ = [
-    "assert_same", "check", "check_call", "export_call", "lowered", "nodes_of", "operations",
-    "run_call",
-]  # fmt: skip
-
 _NUMBERS = itertools.count()
 # What the rounding of sums, products and elementary functions makes of a result, relative to it.
 _ROUNDING = {"bfloat16": 1.6e-2, "complex128": 1e-13, "complex64": 4e-6, "float16": 2e-3,

@@ -13,8 +13,6 @@ from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module._tf import register_function
 from xla_call_module.node import NO_OPTIMIZER
 
-__all__ = ["function_of"]
-
 
 def function_of(graph: TensorFlowGraph) -> Callable[..., list[Any]]:
     """Return the function of a graph, of NumPy arrays."""

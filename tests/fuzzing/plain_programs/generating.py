@@ -23,8 +23,6 @@ from tests.fuzzing.programs.generating import (
 from tests.fuzzing.programs.program import Argument, Container, Program, Statement, numpy_dtype
 from tests.fuzzing.programs.statements import STATEMENTS, Template, kind_of
 
-__all__ = ["KEYS", "NAMES", "generate"]
-
 # The beginnings of arguments' names, and the keys of dicts in the place of those of `programs`.
 # A keyword that begins with `_` is none to a `tf.function`, which calls it `arg_…`.
 NAMES = ("x", "x", "größe", "日本", "x_", "Ä")

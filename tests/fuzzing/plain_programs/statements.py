@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 from tests.fuzzing.programs.statements import collect
 
-__all__ = ["HOSTILE"]
-
 _Add = Callable[..., None]
 
 # Numbers whose sums and products round, overflow or vanish where they are put together.

@@ -21,10 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = [
-    "FACTOR", "QUICKLY", "RUNS", "Difference", "Spread", "difference", "spread", "to_spread",
-]  # fmt: skip
-
 RUNS = 6
 _POOL = 20011
 FACTOR = 4.0

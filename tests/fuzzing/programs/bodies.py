@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 
-__all__ = ["expression"]
-
 _FLOATS = (
     "jnp.sin({x})", "jnp.tanh({x})", "{x} * 0.5", "{x} + 1", "{x} * {x}", "jax.nn.sigmoid({x})",
     "jnp.maximum({x}, 0)", "jnp.where({x} > 0, {x}, {x} * 0.1)", "jnp.abs({x})",

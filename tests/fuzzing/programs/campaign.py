@@ -17,8 +17,6 @@ from typing import Any
 from tests.fuzzing.programs.outcomes import FAILURES
 from tests.policy.source import ROOT
 
-__all__ = ["SUITES", "campaign", "read", "summary"]
-
 # A suite is a module with `generate(seed, x64=…)`, `run(program)`, `simpler(program)`, `clear()`.
 SUITES = {
     "programs": "tests.fuzzing.programs.suite",

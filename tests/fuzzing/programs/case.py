@@ -18,8 +18,6 @@ from bridge.checking_gradients.pullbacks import jax_pullbacks
 from tests.fuzzing.programs import accuracy
 from tests.fuzzing.programs.program import Program, build, numpy_dtype
 
-__all__ = ["Case", "Sizes", "differentiable"]
-
 Sizes = tuple[tuple[str, int], ...]
 Orders = list[list[Any]]
 _OTHER_SIZE = 2

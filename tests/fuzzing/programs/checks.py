@@ -23,8 +23,6 @@ from bridge.core.trees import to_structure
 from tests.fuzzing.programs.accuracy import QUICKLY
 from tests.fuzzing.programs.case import Case, Orders, Sizes, pullbacks
 
-__all__ = ["RUNNERS", "Found"]
-
 Flat = Callable[[Sequence[Any]], list[Any]]
 
 

@@ -27,20 +27,6 @@ from tests.fuzzing.programs.program import (
 from tests.fuzzing.programs.reducing import needed
 from tests.fuzzing.programs.statements import STATEMENTS, Draw, Template, kind_of, takes, write
 
-__all__ = [
-    "Value",
-    "aval_of",
-    "combine_levels",
-    "draw_arguments",
-    "draw_operands",
-    "draw_parameters",
-    "draw_results",
-    "draw_statements",
-    "draw_tree",
-    "generate",
-    "statement_of",
-]
-
 _NARROW = {
     "float32": 12, "bfloat16": 2, "float16": 2, "complex64": 2, "int32": 3, "int8": 0.7,
     "int16": 0.7, "uint8": 0.7, "uint16": 0.4, "uint32": 0.5, "bool": 1, "float8_e4m3fn": 0.2,

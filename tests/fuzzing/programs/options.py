@@ -7,8 +7,6 @@ from typing import Any
 
 from tests.fuzzing.programs.program import Program, leaf_names
 
-__all__ = ["CHECKS", "VALUES", "draw_options"]
-
 CHECKS = {
     "save": 4.0, "load": 1.5, "convert": 3.0, "onnx": 2.0, "retarget": 1.0, "resave": 0.4,
     "plain": 2.0,

@@ -10,8 +10,6 @@ from typing import Any
 
 from xla_call_module.errors import InteropError
 
-__all__ = ["FAILURES", "Outcome", "of_exception"]
-
 FAILURES = ("wrong", "crashed", "killed", "hung")
 _LONGEST = 480
 # What differs between failures of one cause: numbers, names of nodes, what TensorFlow puts first.

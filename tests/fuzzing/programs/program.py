@@ -11,18 +11,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = [
-    "Argument",
-    "Container",
-    "Node",
-    "Parameter",
-    "Program",
-    "Statement",
-    "fill",
-    "leaf_names",
-    "numpy_dtype",
-]
-
 Shape = tuple[int | str, ...]
 # A pytree of names: a leaf is the name of a value.
 Node = "str | None | Container"

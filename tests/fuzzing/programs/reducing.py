@@ -17,8 +17,6 @@ from tests.fuzzing.programs.program import (
     without_leaf,
 )
 
-__all__ = ["reduce"]
-
 _SMALL_SIZES = (1, 2, 3)
 
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from tests.fuzzing.programs.outcomes import Outcome
 from tests.fuzzing.programs.program import Argument, Parameter, Program
 
-__all__ = ["DIES", "HANGS", "clear", "generate", "run", "simpler"]
-
 DIES, HANGS = 2, 5
 
 

@@ -20,8 +20,6 @@ import numpy as np
 
 from tests.fuzzing.programs.bodies import expression
 
-__all__ = ["STATEMENTS", "Draw", "Template", "collect", "kind_of", "takes", "write"]
-
 _WORD = re.compile(r"\{([a-z]\w*)\}")
 
 

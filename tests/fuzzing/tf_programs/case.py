@@ -21,8 +21,6 @@ from tests.fuzzing.tf_programs.noise import noise, noisy
 from tests.fuzzing.tf_programs.sizes import SIZES, shape_of
 from tests.fuzzing.tf_programs.statements import accuracy_of
 
-__all__ = ["TensorFlowCase"]
-
 _OTHER_SIZE = 2
 
 

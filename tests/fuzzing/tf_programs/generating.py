@@ -16,8 +16,6 @@ from tests.fuzzing.programs.statements import Template, kind_of, write
 from tests.fuzzing.tf_programs.sizes import SIZES, shape_of
 from tests.fuzzing.tf_programs.statements import STATEMENTS, TensorFlowDraw
 
-__all__ = ["PREAMBLE", "generate"]
-
 PREAMBLE = """\
 import collections
 import numpy as np

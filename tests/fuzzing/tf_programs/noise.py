@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["noise", "noisy"]
-
 _EXACT = frozenset({"BatchMatMulV2"})
 _source: contextvars.ContextVar[Any] = contextvars.ContextVar("noise", default=None)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["SIZES", "shape_of"]
-
 # Sizes of the dimension variables that no other dimension has.
 SIZES = ({"b": 7, "t": 11}, {"b": 13, "t": 17})
 _NAMES = {(7, 13): "b", (11, 17): "t"}

@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 from tests.fuzzing.programs.statements import Draw, collect, kind_of
 
-__all__ = ["STATEMENTS", "TensorFlowDraw", "accuracy_of"]
-
 _FLOATS = (
     "tf.sin({x})", "tf.tanh({x})", "{x} * 0.5", "{x} + 1", "{x} * {x} * 0.1", "tf.sigmoid({x})",
     "tf.maximum({x}, 0)", "tf.where({x} > 0, {x}, {x} * 0.1)", "tf.abs({x})",

@@ -11,8 +11,6 @@ from jax import lax
 
 from tests.matrix.case import EXACT, SERIES, Case, complexes, family, floats, integers
 
-__all__ = ["CASES"]
-
 _X = floats(3, 4)
 _Y = floats(3, 4, low=-1, high=3)
 _POSITIVE = floats(3, 4, low=0.2, high=3)

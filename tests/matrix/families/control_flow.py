@@ -11,8 +11,6 @@ from jax import lax
 
 from tests.matrix.case import Case, family, floats
 
-__all__ = ["CASES"]
-
 _X = floats(3, 4)
 
 

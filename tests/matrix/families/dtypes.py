@@ -20,8 +20,6 @@ from tests.matrix.case import (
     integers,
 )
 
-__all__ = ["CASES"]
-
 
 def _half(x: Any, w: Any) -> Any:
     return jnp.tanh(x @ w), x.astype(jnp.float32).sum(), x * 3

@@ -11,8 +11,6 @@ from jax import lax
 
 from tests.matrix.case import SERIES, Case, floats
 
-__all__ = ["CASES"]
-
 _SQUARE = floats(4, 4) + 3 * np.eye(4, dtype=np.float32)
 _POSITIVE = (_SQUARE @ _SQUARE.T).astype(np.float32)
 _TALL = floats(5, 3)

@@ -11,8 +11,6 @@ from jax import nn
 
 from tests.matrix.case import CANCELLATION, Case, family, floats
 
-__all__ = ["CASES"]
-
 _X = floats(3, 4)
 
 _ACTIVATIONS = {

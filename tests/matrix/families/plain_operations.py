@@ -18,8 +18,6 @@ from jax import lax
 from tests.matrix.case import ROUNDING, Case
 from tests.matrix.families import networks
 
-__all__ = ["CASES", "LOOPS", "PROGRAMS"]
-
 
 def _row(*numbers: Any, dtype: Any = np.float32) -> Any:
     return np.array(numbers, dtype)

@@ -12,8 +12,6 @@ from jax import lax
 
 from tests.matrix.case import EXACT, Case, family, floats, integers
 
-__all__ = ["CASES"]
-
 _X = floats(3, 4)
 _IMAGE = floats(1, 6, 5, 2)
 

@@ -11,8 +11,6 @@ from jax import random
 
 from tests.matrix.case import EXACT, SERIES, Case, family, floats
 
-__all__ = ["CASES"]
-
 _KEY = np.array([3, 5], np.uint32)
 _SHAPE = (5,)
 

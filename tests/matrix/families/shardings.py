@@ -11,8 +11,6 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from tests.matrix.case import Case, floats
 
-__all__ = ["CASES"]
-
 _MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 _PARAMS = {"w": floats(6, 4), "b": floats(4), "v": floats(4, 2)}
 _SPLIT = {"w": PartitionSpec(None, "model"), "b": PartitionSpec(), "v": PartitionSpec("model")}

@@ -11,8 +11,6 @@ from jax.scipy import ndimage, signal, special, stats
 
 from tests.matrix.case import EXACT, SERIES, Case, family, floats
 
-__all__ = ["CASES"]
-
 _X = floats(3, 4)
 _POSITIVE = floats(6, low=0.3, high=5)
 _UNIT = floats(6, low=0.1, high=0.9)

@@ -11,8 +11,6 @@ from jax.image import ResizeMethod
 
 from tests.matrix.case import Case, complexes, family, floats
 
-__all__ = ["CASES"]
-
 _COMPLEX = {
     "fft2": jnp.fft.fft2,
     "fftn": lambda z: jnp.fft.fftn(z, axes=(0,), norm="ortho"),

@@ -10,8 +10,6 @@ from xla_call_module import from_exported
 from xla_call_module.stablehlo.call_graph import COMPOSITE
 from xla_call_module.stablehlo.modules import open_module, serialize_module, walk
 
-__all__ = ["as_old_jax_writes_it", "integer"]
-
 
 def as_old_jax_writes_it(exported):
     """The same, with each composite of today's JAX as a custom call."""

@@ -15,8 +15,6 @@ from xla_call_module.call import CallModule
 from xla_call_module.exported import from_exported
 from xla_call_module.stablehlo.modules import open_module, tensor_type, walk
 
-__all__ = ["check", "contents", "decomposed", "stored"]
-
 
 def contents(call: CallModule) -> tuple[set[str], set[str]]:
     """Return the names of the operations of a module, and its element types."""
