@@ -26,6 +26,40 @@ import numpy as np
 
 from xla_call_module.errors import MissingDependencyError, private_name
 
+__all__ = [
+    "PassManager",
+    "abstract_device",
+    "abstract_device_of",
+    "dense_elements",
+    "effect_name",
+    "effect_of",
+    "failed_legalization",
+    "func",
+    "has_hlo_shardings",
+    "hlo_sharding",
+    "hlo_shardings",
+    "ir",
+    "is_runtime_inherited",
+    "location_kind",
+    "logical_device_ids",
+    "make_exported",
+    "make_ir_context",
+    "named_shardings",
+    "parse_artifact",
+    "parse_fault",
+    "pytree_classes",
+    "refine_module",
+    "register_stablehlo_passes",
+    "registered_by_class",
+    "registered_by_name",
+    "sdy",
+    "serialize_artifact",
+    "stablehlo",
+    "stablehlo_versions",
+    "survive_forks",
+    "with_logical_device_ids",
+]
+
 if TYPE_CHECKING:
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import func, sdy, stablehlo
@@ -55,6 +89,9 @@ def _mlir() -> Mapping[str, Any]:
     """Return the names of MLIR, all at once.
 
     Operations have the classes of their dialect only where that is imported.
+
+    Raises:
+        MissingDependencyError: neither jaxlib nor JAX is installed.
     """
     try:
         try:
@@ -214,6 +251,9 @@ def refine_module(module: Any, *, check_assertions: bool) -> Any:
     """Return the module with the shapes that follow from its arguments', in the current context.
 
     The gate is that of this file.
+
+    Raises:
+        RuntimeError, ValueError: there are no such shapes, or an assertion does not hold.
     """
     bytecode = io.BytesIO()
     module.operation.write_bytecode(bytecode)
@@ -235,6 +275,12 @@ def serialize_artifact(module: Any, version: str, *, mixed: bool = False) -> byt
     """Return the portable artifact of a module.
 
     JAX 0.9 takes the bytecode, newer ones the module; the gate can go with the one above.
+
+    Args:
+        module: the parsed module.
+        version: the version of StableHLO.
+        mixed: whether Shardy's operations stay as they are; otherwise they become StableHLO's
+            attributes.
     """
     serialize = _artifact_functions().serialize_portable_artifact
     try:
@@ -289,6 +335,9 @@ def named_shardings(exported: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     JAX keeps them in private fields (jax/_src/export/_export.py). From 0.12 on the public
     `in_shardings_jax` gives them without a mesh, and is asked; before, it asks for the mesh that is
     to be found out. The gate can go with JAX 0.11.
+
+    Raises:
+        VersionError: it is for several devices, and the fields are missing where they should be.
     """
     may_lack = exported.nr_devices == 1
     names = ("_in_named_shardings", "_out_named_shardings")
@@ -442,6 +491,12 @@ def make_exported(
     `has_named_shardings` which of both are to be taken; these and `get_vjp` begin with an
     underscore. The fields that the installed version does not have are left out. The gate
     can go when an `Exported` has a public constructor.
+
+    Args:
+        fields: the public fields.
+        named: the `NamedSharding`s of the arguments and of the results, or None for each.
+        hlo: their `HloSharding`s, or None for each.
+        vjp: the function that returns the VJP of an `Exported`; None for none.
     """
     from jax import export
 
