@@ -27,6 +27,16 @@ from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import FormatError
 from xla_call_module.node import decode_node, description_allowance, is_call
 
+__all__ = [
+    "GraphCall",
+    "GraphReport",
+    "GraphSignature",
+    "GraphVariable",
+    "operations_behind_signatures",
+    "report_of_graph",
+    "variables_of_graph",
+]
+
 # Nodes that compute nothing: they name tensors, call functions or read variables.
 _STRUCTURE = frozenset({
     "Identity", "IdentityN", "NoOp", "PartitionedCall", "Placeholder", "ReadVariableOp",

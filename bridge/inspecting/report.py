@@ -46,6 +46,19 @@ from xla_call_module.errors import FormatError
 from xla_call_module.flags import VARIABLE, read_flags
 from xla_call_module.versions import OLDEST, RELEASES
 
+__all__ = [
+    "CheckReport",
+    "FileReport",
+    "ParameterReport",
+    "SignatureReport",
+    "StoredFile",
+    "WarmupReport",
+    "report_function",
+    "report_graph_variables",
+    "report_of",
+    "report_of_plain",
+]
+
 _MAX_OPERATIONS = 8
 
 
