@@ -19,7 +19,7 @@ reached through the gate `xla_call_module._jax` alone.
 | `common_subexpressions` | equal operations as one, loops and branches too |
 | `inlining` | calls written out, composites as calls of their definitions |
 | `splicing`, `unique_names` | functions of one module in another one |
-| `refining`, `divisions` | a module with symbolic shapes, for known sizes |
+| `refining` | a module with symbolic shapes, for known sizes |
 | `chlo`, `mhlo` | operations of other dialects, in those of StableHLO |
 
 To add a question, write a function of a parsed module or operation that returns plain values, which

@@ -11,7 +11,6 @@ from xla_call_module._jax import func, ir, refine_module, stablehlo
 from xla_call_module.call import CallModule, TensorSpec, bind_symbols
 from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.errors import StructureError
-from xla_call_module.stablehlo.divisions import guard_divisions
 from xla_call_module.stablehlo.inlining import call_definitions
 from xla_call_module.stablehlo.modules import (
     TensorType,
@@ -20,8 +19,9 @@ from xla_call_module.stablehlo.modules import (
     open_module,
     read_main,
     serialize_module,
+    walk,
 )
-from xla_call_module.stablehlo.rewriting import new_function
+from xla_call_module.stablehlo.rewriting import new_function, replace_operation
 
 _GENERAL = "_general_main"
 
@@ -117,3 +117,45 @@ def _take_shapes(module: Any, shapes: Sequence[Sequence[int]]) -> None:
             ]
             called = func.CallOp(results, ir.FlatSymbolRefAttr.get(_GENERAL), passed)
             func.ReturnOp(list(called.results))
+
+
+_DIVISIONS = frozenset({"stablehlo.divide", "stablehlo.remainder"})
+
+
+def guard_divisions(module: Any) -> None:
+    """Have integer divisions, in place, divide by one instead of zero, and choose XLA's result."""
+    for operation in [op for op in walk(module) if _may_divide_by_zero(op)]:
+        with ir.InsertionPoint(operation), operation.location:
+            _guard(operation)
+
+
+def _may_divide_by_zero(operation: Any) -> bool:
+    if operation.name not in _DIVISIONS:
+        return False
+    type_ = ir.RankedTensorType(operation.results[0].type)
+    if not isinstance(type_.element_type, ir.IntegerType) or type_.encoding is not None:
+        return False
+    return not _is_constant_without_zeros(operation.operands[1])
+
+
+def _is_constant_without_zeros(value: Any) -> bool:
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != "stablehlo.constant":
+        return False
+    elements = ir.DenseElementsAttr(owner.attributes["value"])
+    return elements.is_splat and ir.IntegerAttr(elements.get_splat_value()).value != 0
+
+
+def _guard(operation: Any) -> None:
+    dividend, divisor = operation.operands
+    equal = stablehlo.ComparisonDirectionAttr.get("EQ")
+    # A constant would need a shape that is known.
+    zero = stablehlo.subtract(divisor, divisor)
+    one = stablehlo.convert(divisor.type, stablehlo.compare(divisor, divisor, equal))
+    is_zero = stablehlo.compare(divisor, zero, equal)
+    other = stablehlo.select(is_zero, one, divisor)
+    if operation.name == "stablehlo.divide":
+        divided, instead = stablehlo.divide(dividend, other), stablehlo.subtract(zero, one)
+    else:
+        divided, instead = stablehlo.remainder(dividend, other), dividend
+    replace_operation(operation, [stablehlo.select(is_zero, instead, divided)])

@@ -1,7 +1,7 @@
 """Operations that together are one kernel of LiteRT, which is right for all numbers.
 
 Such a kernel is a composite of the name that the converting process knows, by
-`bridge.litert.worker.kernel_composites`.
+`bridge.litert.worker.module_conversion`.
 
 Softmax is one: all three sets of kernels have NaN in the rows in which JAX has it. The sigmoid
 stays a quotient, since XNNPACK's is NaN for numbers such as 1e38.

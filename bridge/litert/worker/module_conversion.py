@@ -9,15 +9,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from litert_converter import converter_api_ext
 from litert_converter.mlir import ir, passmanager
 from litert_converter.mlir.dialects import stablehlo
 
-from bridge.litert.worker.branch_selection import chain_branches
 from bridge.litert.worker.conversion_corrections import prevent_misreadings, restore_scatter_regions
 from bridge.litert.worker.dynamic_sizes import lower_dynamic_sizes
 from bridge.litert.worker.implicit_broadcasts import leave_out_broadcasts
-from bridge.litert.worker.kernel_composites import put_kernels
 from bridge.litert.worker.loop_outlining import name_arguments, nested_operations, outline_loops
 from bridge.litert.worker.model_execution import (
     describe_model,
@@ -31,6 +30,34 @@ from bridge.litert.worker.state_variables import (
     keep_state,
 )
 from bridge.litert.worker.tensor_copies import separate_results
+
+_PREFIX = "jax_tf_bridge."
+# The attributes of each, as text of MLIR.
+_KERNELS: Mapping[str, Mapping[str, str]] = {
+    "tfl.softmax": {"beta": "1.0 : f32"},
+}
+
+
+def put_kernels(module: Any) -> None:
+    """Put the operation of LiteRT in the place of each such composite.
+
+    The context of the module is to be the current one.
+    """
+    for operation in [*nested_operations(module.operation)]:
+        if operation.name != "stablehlo.composite":
+            continue
+        name = ir.StringAttr(operation.attributes["name"]).value
+        kernel = name.replace(_PREFIX, "tfl.", 1)
+        if not name.startswith(_PREFIX) or kernel not in _KERNELS:
+            continue
+        attributes = {key: ir.Attribute.parse(text) for key, text in _KERNELS[kernel].items()}
+        with operation.location, ir.InsertionPoint(operation):
+            # The sizes come before the array.
+            array = operation.operands[len(operation.operands) - 1]
+            made = ir.Operation.create(kernel, [operation.results[0].type], [array], attributes)
+        operation.results[0].replace_all_uses_with(made.results[0])
+        operation.erase()
+
 
 _MAX_LOCATION = 20_000  # characters
 _MAX_REFUSED = 5  # operations that are named
@@ -191,3 +218,48 @@ def _places(operations: Iterable[Any]) -> list[Place]:
 def _public(name: str) -> str:
     """Return the name of an operation in StableHLO, if it has one there."""
     return re.sub(r"^(?:mhlo\.(\w+)|vhlo\.(\w+?)_v\d+)$", r"stablehlo.\1\2", name)
+
+
+def chain_branches(module: Any) -> None:
+    """Let every `stablehlo.case` of a module be `stablehlo.if`.
+
+    The context of the module is to be the current one.
+    """
+    cases = [one for one in nested_operations(module.operation) if one.name == "stablehlo.case"]
+    for case in cases:
+        blocks = [region.blocks[0] for region in case.regions]
+        if len(blocks) == 1:
+            results = _moved(blocks[0], case)
+        else:
+            with case.location, ir.InsertionPoint(case):
+                results = _chosen(case.operands[0], blocks, 0, [one.type for one in case.results])
+        for old, new in zip(case.results, results, strict=True):
+            old.replace_all_uses_with(new)
+        case.erase()
+
+
+def _moved(block: Any, case: Any) -> list[Any]:
+    """Return what a block ends with, after its operations were moved before the one it is in."""
+    *operations, last = (one.operation for one in block)
+    for operation in operations:
+        operation.move_before(case)
+    return [*last.operands]
+
+
+def _chosen(index: Any, blocks: Sequence[Any], number: int, types: Sequence[Any]) -> list[Any]:
+    """Return the results of the branches from some number on, at the current insertion point.
+
+    The last branch is that of an index that is out of bounds, too.
+    """
+    constant = stablehlo.constant(ir.DenseElementsAttr.get(np.array(number, np.int32)))
+    is_this = stablehlo.compare(index, constant, stablehlo.ComparisonDirectionAttr.get("EQ"))
+    choice = ir.Operation.create("stablehlo.if", types, [is_this], regions=2)
+    this, others = choice.regions
+    blocks[number].append_to(this)
+    if number + 2 == len(blocks):
+        blocks[-1].append_to(others)
+        return list(choice.results)
+    with ir.InsertionPoint(others.blocks.append()):
+        chosen = _chosen(index, blocks, number + 1, types)
+        ir.Operation.create("stablehlo.return", [], [*chosen])
+    return list(choice.results)

@@ -12,9 +12,8 @@ import pytest
 from xla_call_module import from_exported
 from xla_call_module.analyses.infer_signature import argument_shapes, infer_signature
 from xla_call_module.errors import FormatError, StructureError
-from xla_call_module.stablehlo.divisions import guard_divisions
 from xla_call_module.stablehlo.modules import open_module, serialize_module
-from xla_call_module.stablehlo.refining import refine, refine_results
+from xla_call_module.stablehlo.refining import guard_divisions, refine, refine_results
 
 
 def undescribed(call):

@@ -7,7 +7,7 @@ import pytest
 from jax import enable_x64
 
 from bridge.core.narrow_types import NARROW_TYPES, NarrowFloat
-from bridge.core_ops.decompositions.narrow_rounding import round_to
+from bridge.core_ops.decompositions.narrow_types import round_to
 
 FLOATS = [one for one in NARROW_TYPES.values() if isinstance(one, NarrowFloat)]
 
