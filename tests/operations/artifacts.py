@@ -17,11 +17,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import export
+from jax import enable_x64, export
 
 from tests.operations.case import Case
 from tests.operations.operands import Array, elements, structured
-from tests.x64 import enable_x64
 
 _WIDE = ("int64", "uint64", "float64", "complex128")
 # Arrays of these are float32 outside of the function: ONNX Runtime takes none from Python.

@@ -32,7 +32,7 @@ from xla_call_module.errors import (
 from xla_call_module.exported import from_exported
 from xla_call_module.runtime.tensorflow_errors import ForeignPlatformError, ShapeMismatchError
 
-NAMES = [name for name in errors.__all__ if name.endswith("Error")]
+NAMES = sorted(name for name in vars(errors) if name.endswith("Error"))
 PAGE = (ROOT / "docs/reference/troubleshooting.md").read_text()
 
 

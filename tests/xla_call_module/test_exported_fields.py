@@ -21,7 +21,7 @@ from tests.exports import export_of
 from tests.fuzzing.mutations import mutate_json
 from tests.fuzzing.reading import outcome
 from xla_call_module import from_exported
-from xla_call_module._jax import effect_of, has_named_shardings, with_logical_device_ids
+from xla_call_module._jax import effect_of, with_logical_device_ids
 from xla_call_module.descriptions.description_json import description_from_json, read_description
 from xla_call_module.errors import DtypeError, FormatError, InteropError, UnsupportedError
 from xla_call_module.exported import strip_exported, to_exported
@@ -83,9 +83,8 @@ EXPORTEDS = {
             export.DisabledSafetyCheck.custom_call("a"),
         ],
     ),
+    "ordered devices": _ordered_devices,
 }
-if has_named_shardings():
-    EXPORTEDS["ordered devices"] = _ordered_devices
 
 
 def _differing(one, other):
