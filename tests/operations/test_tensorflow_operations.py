@@ -10,6 +10,7 @@ from tests.operations.checking import all_batches, name_of, quick_batches
 TARGET = "TensorFlow operations"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", quick_batches(), ids=name_of)
 def test_each_case_of_one_dtype(batch, right):
     right(batch)
