@@ -203,8 +203,8 @@ def _quantize(
         raise _refused(str(error)) from error
     if answer.get("error", "").startswith(("ImportError", "ModuleNotFoundError")):
         raise MissingDependencyError(
-            f"quantize= needs {_WHEEL}, which cannot be imported: {answer['error']}. To do: install "
-            f"what is missing, or {installing('litert')}."
+            f"quantize= needs {_WHEEL}, which cannot be imported: {answer['error']}. To do: "
+            f"install what is missing, or {installing('litert')}."
         )
     if "error" in answer:
         raise _refused(answer["error"])
