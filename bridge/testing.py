@@ -189,4 +189,6 @@ def _check_options(order: int, modes: Sequence[str]) -> None:
         raise StructureError(f"order is {order!r}; expected a whole number, 0 or more.")
     names = () if isinstance(modes, str) else tuple(modes)
     if not names or not set(names) <= set(_MODES):
-        raise StructureError(f"modes is {modes!r}; expected a sequence of some of {_MODES}.")
+        raise StructureError(
+            f"modes is {modes!r}; expected a sequence of some of {_MODES}. To do: pass these."
+        )

@@ -21,7 +21,8 @@ def parse_operations(operations: object, *, for_converters: bool = False) -> boo
     """Return whether calls run as TensorFlow's own operations."""
     if operations not in OPERATIONS:
         raise StructureError(
-            f"operations is {operations!r}; expected one of {', '.join(map(repr, OPERATIONS))}."
+            f"operations is {operations!r}; expected one of {', '.join(map(repr, OPERATIONS))}. "
+            "To do: pass one of these."
         )
     if for_converters and operations == XLA:
         raise StructureError(

@@ -27,6 +27,7 @@ from xla_call_module.errors import (
     MissingDependencyError,
     StructureError,
     UnsupportedError,
+    installing,
     quote,
 )
 
@@ -201,8 +202,10 @@ def _quantize(
     except ProcessDeath as error:
         raise _refused(str(error)) from error
     if answer.get("error", "").startswith(("ImportError", "ModuleNotFoundError")):
-        missing = MissingDependencyError.of("quantize=", _WHEEL, extra="litert")
-        raise MissingDependencyError(f"{missing} What was raised: {answer['error']}")
+        raise MissingDependencyError(
+            f"quantize= needs {_WHEEL}, which cannot be imported: {answer['error']}. To do: "
+            f"install what is missing, or {installing('litert')}."
+        )
     if "error" in answer:
         raise _refused(answer["error"])
     return bytes(parts[0])

@@ -76,6 +76,10 @@ def convert(model, target):
 
 def main(folder):
     """Write the model, what to read, the page and run.js; print what JAX reads."""
+    if shutil.which("tensorflowjs_converter") is None:
+        sys.exit(
+            "tensorflowjs_converter is not on the PATH: docs/how-to/converters.md installs it."
+        )
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     images = (digits.images[order, :, :, None] / 16).astype(np.float32)
