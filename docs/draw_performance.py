@@ -57,7 +57,7 @@ _RATIOS_OF_NETWORKS = (
     re.compile(r"(?P<network>\w+), (?P<column>N = 256: .+)"),
 )
 _HEADLINE = "export and save, whole process: {} / jax2tf"
-_RATIOS = "| what | ratio | lowest – highest |"
+_RATIOS = "| what | ratio |"
 _FIGURES = f"{_RATIOS} ours | the other |"
 _SECTION = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _README = re.compile(r"[\d.]+ of the CPU time, [\d.]+ of the memory")
@@ -154,11 +154,10 @@ def _ratios_of_networks(results: list[dict[str, Any]]) -> Iterator[str]:
     for result in results:
         for pattern in _RATIOS_OF_NETWORKS:
             if named := pattern.match(result["name"]):
-                _, ratio, spread, ours, peer = _cells(result)
-                cell = f"{ratio} ({spread})" if spread else ratio
+                _, ratio, ours, peer = _cells(result)
                 parts = named.groupdict()
                 row = found.setdefault(parts.pop("network"), {})
-                row[": ".join(parts.values())] = f"{cell}: {ours} / {peer}" if ours else cell
+                row[": ".join(parts.values())] = f"{ratio}: {ours} / {peer}" if ours else ratio
     if not found:
         return
     columns = list(dict.fromkeys(key for row in found.values() for key in row))
@@ -178,12 +177,10 @@ def _beside(result: Mapping[str, Any]) -> str:
 def _cells(result: Mapping[str, Any]) -> list[str]:
     name = result["name"].replace("|", "\\|")
     if _ABSOLUTE.search(name):
-        return [name, "", "", result["ours"], ""]
+        return [name, "", result["ours"], ""]
     if "median" not in result:
-        return [name, "", "", result["ours"], result["peer"]]
-    measured_once = result["lowest"] == result["highest"]
-    spread = "" if measured_once else f"{result['lowest']:g} – {result['highest']:g}"
-    return [name, f"{result['median']:g}", spread, result["ours"], result["peer"]]
+        return [name, "", result["ours"], result["peer"]]
+    return [name, f"{result['median']:g}", result["ours"], result["peer"]]
 
 
 def _runs(record: Mapping[str, Any]) -> Iterator[str]:

@@ -119,8 +119,7 @@ def table(record: Mapping[str, Any], families: Mapping[str, Sequence[str]]) -> s
     for family, names in families.items():
         counts = (_count([cells[name][column] for name in names]) for column in COLUMNS)
         lines.append(f"| {family} | {len(names)} | {' | '.join(counts)} |")
-    lines += ["", "| | functions |" + "".join(f" {column} |" for column in COLUMNS)]
-    lines += ["|---|---|" + "---|" * len(COLUMNS)]
+    lines += ["", "| | functions | right but for |", "|---|---|---|"]
     for family, names in families.items():
         rows: dict[tuple[str, ...], list[str]] = {}
         for name in names:
@@ -129,7 +128,7 @@ def table(record: Mapping[str, Any], families: Mapping[str, Sequence[str]]) -> s
             )
         for number, (row, alike) in enumerate(rows.items()):
             title = "" if number else family
-            lines.append(f"| {title} | {', '.join(alike)} | {' | '.join(row)} |")
+            lines.append(f"| {title} | {', '.join(alike)} | {_but_for(row)} |")
     lines.append("")
     for family, names in families.items():
         lines += _reasons(record["reasons"], names, f"all of {family}")
@@ -137,8 +136,27 @@ def table(record: Mapping[str, Any], families: Mapping[str, Sequence[str]]) -> s
 
 
 def _count(words: Sequence[str]) -> str:
+    """Return how many are right, as a bare number, and how many are not."""
     counts = {word: words.count(word) for word in ("right", "refused", "wrong", _UNKNOWN)}
-    return ", ".join(f"{count} {word}" for word, count in counts.items() if count) or "–"
+    return (
+        ", ".join(
+            str(count) if word == "right" else f"{count} {word}"
+            for word, count in counts.items()
+            if count
+        )
+        or "–"
+    )
+
+
+def _but_for(row: Sequence[str]) -> str:
+    """Return the columns in which functions are not right: "LiteRT, TFLite refused"."""
+    if {*row} == {_UNKNOWN}:
+        return _UNKNOWN
+    found: dict[str, list[str]] = {}
+    for column, word in zip(COLUMNS, row, strict=True):
+        found.setdefault(word, []).append(column)
+    found.pop("right", None)
+    return "; ".join(f"{', '.join(columns)} {word}" for word, columns in found.items())
 
 
 def _reasons(

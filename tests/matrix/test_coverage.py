@@ -70,13 +70,12 @@ def test_a_table_counts_and_says_why(tmp_path):
     }
     lines = coverage.table(made_up, {"family": ["a", "b", "a2"], "new": ["c"]}).splitlines()
     count = len(coverage.COLUMNS)
-    assert "| new | `c` |" + " not measured |" * count in lines
+    assert "| new | `c` | not measured |" in lines
     assert "| new | 1 |" + " 1 not measured |" * count in lines
     assert lines[0] == "Measured on 2030-01-01 with jax 1.0."
-    counts = "| family | 3 | 3 right | 2 right | 3 right | 2 right, 1 refused |" + " 3 right |" * 2
-    assert counts in lines
-    assert "| family | `a`, `a2` |" + " right |" * count in lines
-    assert "|  | `b` | right | – | right | refused | right | right |" in lines
+    assert "| family | 3 | 3 | 2 | 3 | 2, 1 refused | 3 | 3 |" in lines
+    assert "| family | `a`, `a2` |  |" in lines
+    assert "|  | `b` | gradient –; ONNX refused |" in lines
     assert [line for line in lines if line.startswith("- ")] == ["- `b`, ONNX: `DtypeError: no.`"]
     every = coverage.table(made_up, {"family": ["b"]}).splitlines()
     assert every[-1] == "- all of family, ONNX: `DtypeError: no.`"

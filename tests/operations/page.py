@@ -11,7 +11,6 @@ from tests.policy.source import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "coverage.md"
 BEGIN, END = "<!-- deviations -->", "<!-- end of deviations -->"
-_WORDS = {"refused": "is refused", "differs": "differs"}
 
 
 def section(cases: int, subjects: int, entries: Iterable[Deviation]) -> str:
@@ -26,17 +25,17 @@ def section(cases: int, subjects: int, entries: Iterable[Deviation]) -> str:
         f"{cases} cases of {subjects} public functions run on plain numbers, on the edges of their",
         "dtypes, and with NaN and infinities. All is what JAX has, but for this:",
     ]
-    found = [entry for entry in entries if entry.outcome != "absent"]
-    for target in TARGETS:
-        mine = [entry for entry in found if target in entry.targets]
-        if not mine:
-            continue
-        lines += ["", f"### {target}", "", "| functions | | why |", "|---|---|---|"]
-        for entry in mine:
-            names = ", ".join(f"`{name.partition('(')[0]}`" for name in _unique(entry.cases))
-            where = ", ".join((*entry.dtypes, *entry.forms))
-            word = _WORDS[entry.outcome] + (f" ({where})" if where else "")
-            lines.append(f"| {names} | {word} | {entry.reason} |")
+    lines += ["", "| functions | where | | why |", "|---|---|---|---|"]
+    rows: dict[tuple[str, str, str], set[str]] = {}
+    for entry in entries:
+        if entry.outcome != "absent":
+            names = ", ".join(f"`{name}`" for name in _unique(entry.cases))
+            which = ", ".join((*entry.dtypes, *entry.forms))
+            word = entry.outcome + (f" ({which})" if which else "")
+            rows.setdefault((names, word, entry.reason), set()).update(entry.targets or TARGETS)
+    for (names, word, reason), targets in rows.items():
+        where = ", ".join(target for target in TARGETS if target in targets)
+        lines.append(f"| {names} | {where} | {word} | {reason} |")
     return "\n".join(lines)
 
 
