@@ -159,9 +159,24 @@ def test_a_named_tuple_is_returned_bare_or_beside_outputs(tmp_path):
 
 
 WRONG = {
-    "another dtype": (lambda p, x: ({"w": p["w"].astype("int32")}, x), 0, DtypeError, "w.*int32"),
-    "another shape": (lambda p, x: ({"w": p["w"][:2]}, x), 0, StructureError, r"w is .*shape"),
-    "another leaf": (lambda p, x: ({"v": p["w"]}, x), 0, StructureError, "'v', and params has"),
+    "another dtype": (
+        lambda p, x: ({"w": p["w"].astype("int32")}, x),
+        0,
+        DtypeError,
+        "int32.* the parameter w, which is float32",
+    ),
+    "another shape": (
+        lambda p, x: ({"w": p["w"][:2]}, x),
+        0,
+        StructureError,
+        r"the parameter w, which has shape",
+    ),
+    "another leaf": (
+        lambda p, x: ({"v": p["w"]}, x),
+        0,
+        StructureError,
+        "'v' at position 0, and params has",
+    ),
     "no such position": (lambda p, x: (p, x), 2, StructureError, "position 2.*tuple of 2"),
     "no tuple": (lambda p, x: x, 1, StructureError, "position 1.*no tuple"),
     "nothing there": (lambda p, x: (None, x), 0, StructureError, "no array at updates=0"),
@@ -175,7 +190,12 @@ WRONG = {
         StructureError,
         "one new value for w and copy",
     ),
-    "unknown part": (lambda p, x: (p["w"], x), {"u": 0}, StructureError, "'u', and params has"),
+    "unknown part": (
+        lambda p, x: (p["w"], x),
+        {"u": 0},
+        StructureError,
+        "'u' at position 0, and params has",
+    ),
 }
 
 

@@ -87,7 +87,7 @@ def test_float64_is_not_rounded_twice(name):
     values = values[np.isfinite(values)]
     middles = (values[1:] + values[:-1]) / 2
     near = [np.nextafter(middles, to) for to in (np.inf, -np.inf)]
-    with bridge.core._jax.enable_x64():
+    with jax.enable_x64(True):
         program = export.export(jax.jit(lambda x: x.astype(dtype_of(name))))(middles)
     model = bridge.to_onnx(program)
     for points, expected in zip(near, (values[1:], values[:-1]), strict=True):
