@@ -157,3 +157,22 @@ def test_steps_that_are_swallowed():
     match = "more than 100 steps to loop, more than any writer needs"
     with pytest.raises(FormatError, match=match), limited_steps("to loop", steps=100):
         swallow()
+
+
+def test_an_error_that_follows_swallowed_steps():
+    """As of JAX, which takes a size for none where it cannot tell, and then refuses it."""
+
+    def swallowing():
+        try:
+            for number in range(10**7):
+                abs(number)
+        except BaseException:  # noqa: BLE001
+            raise ValueError("something else") from None
+
+    with (
+        pytest.raises(FormatError, match="more than 1,000 steps"),
+        limited_steps("to count", steps=1000),
+    ):
+        swallowing()
+    with pytest.raises(ValueError, match="a mistake"), limited_steps("to count", steps=1000):
+        raise ValueError("a mistake")
