@@ -121,17 +121,13 @@ def to_onnx(
 
 def _check(tolerance: Any, *, verify: bool) -> Callable[[BoundCall, Path], None]:
     """Return the comparison of a file with JAX, or a function that does nothing."""
+    if not verify and tolerance is None:
+        return lambda _bound, _path: None
+    from bridge.onnx.model_verification import verify_onnx
     from bridge.verifying.trial_request import conversion_tolerance
 
     allowed = conversion_tolerance(tolerance, verify=verify)
-
-    def check(bound: BoundCall, path: Path) -> None:
-        if verify:
-            from bridge.onnx.model_verification import verify_onnx
-
-            verify_onnx(bound, path, allowed)
-
-    return check
+    return lambda bound, path: verify_onnx(bound, path, allowed)
 
 
 @api_boundary

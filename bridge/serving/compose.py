@@ -10,9 +10,8 @@ import contextlib
 import inspect
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -28,6 +27,7 @@ except ImportError as error:
 from bridge.core.operations_option import refuse_for_converters
 from bridge.exporting.environment import describe_environment, source_file
 from bridge.save import SaveOptions, save
+from bridge.serving.keywords import check_keywords
 from bridge.serving.methods import MethodName, ServingMethod, named_outputs, parse_method
 from bridge.serving.preprocessing import (
     PreprocessedRequest,
@@ -36,7 +36,6 @@ from bridge.serving.preprocessing import (
     parameters_of,
     read_request,
 )
-from bridge.verifying.composed import AFTER, BEFORE
 from savedmodel.files.folder import new_folder
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.files.remote import is_remote
@@ -132,6 +131,8 @@ def compose(
         >>> bridge.load(folder).signatures["bare"](np.ones((2, 3), "float32"))
         Array([3., 3.], dtype=float32)
     """
+    from bridge.verifying.composed import AFTER, BEFORE
+
     refuse_for_converters(options, "bridge.serving.compose")
     check_keywords(compose, options, SaveOptions)
     kind, manifest = parse_method(method, classes), options.pop("manifest", False)
@@ -442,12 +443,3 @@ def _is_trackable(value: Any) -> bool:
     except (ValueError, TypeError):
         return False
     return True
-
-
-def check_keywords(function: Callable[..., Any], options: Mapping[str, Any], known: Any) -> None:
-    """Refuse keyword arguments that a function hands on and that nothing takes, as Python does."""
-    names = [*inspect.signature(function).parameters, *known.__optional_keys__]
-    for name in sorted(options.keys() - known.__optional_keys__):
-        near = get_close_matches(name, names, n=1)
-        hint = f". Did you mean {near[0]!r}?" if near else ""
-        raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")

@@ -26,7 +26,6 @@ from bridge.retarget import retarget
 from bridge.save import SaveOptions, save
 from bridge.saving.processes import is_multi_process
 from bridge.serving.base_path import MAX_VERSION, BasePath, open_base_path
-from bridge.serving.compose import check_keywords
 from bridge.serving.configuration import (
     BATCHING_FILE,
     MODELS_FILE,
@@ -41,6 +40,7 @@ from bridge.serving.configuration import (
     pinned_versions,
 )
 from bridge.serving.first_requests import FirstRequests, find_first_requests
+from bridge.serving.keywords import check_keywords
 from bridge.serving.programs import PROGRAM_FILES, have_same_program
 from bridge.serving.server_commands import ServerCommand, compiles, server_commands
 from bridge.serving.signatures import ServedSignature, read_signatures
