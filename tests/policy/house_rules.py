@@ -13,10 +13,16 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 
 from tests.policy.imports import is_within, upstream_names
-from tests.policy.source import ROOT, Function, Module, own_files, read_modules
+from tests.policy.source import PACKAGES, ROOT, Function, Module, own_files, read_modules
 
 LONGEST_BODY = 60
 LONGEST_FILE = 750
+# What users import, and the modules on the pages of the interface.
+PUBLIC_MODULES = (
+    *PACKAGES,
+    *(f"bridge.{name}" for name in ("beam", "jax2tf", "keras", "meshes", "serving", "testing")),
+    *(f"bridge.{name}" for name in ("tf_keras", "inspecting.report", "inspecting.graph_report")),
+)
 ENVIRONMENT_READER = "xla_call_module.flags"
 
 # Files of JAX and TensorFlow are named from their own packages on.
@@ -110,6 +116,23 @@ def environment_reads(module: Module) -> Iterator[str]:
     for name, where in upstream_names(module):
         if any(is_within(name, variable) for variable in _ENVIRONMENT):
             yield f"{where}: {name}"
+
+
+def listed_private_names(module: Module) -> Iterator[str]:
+    """`__all__` is for what users import, or what a module passes on."""
+    if module.name in PUBLIC_MODULES:
+        return
+    for statement in module.tree.body:
+        targets, value = _assignment(statement)
+        if value is None or [ast.unparse(target) for target in targets] != ["__all__"]:
+            continue
+        if not _imported(module).intersection(ast.literal_eval(value)):
+            yield f"{module.at(statement)}: __all__"
+
+
+def _imported(module: Module) -> set[str]:
+    imports = (node for node in ast.walk(module.tree) if isinstance(node, ast.ImportFrom))
+    return {alias.asname or alias.name for node in imports for alias in node.names}
 
 
 def printed_operations(module: Module) -> Iterator[str]:

@@ -12,6 +12,7 @@ from tests.policy.source import PACKAGES, parse_module, read_modules
 
 RULES = (
     house_rules.environment_reads,
+    house_rules.listed_private_names,
     house_rules.long_bodies,
     house_rules.long_files,
     house_rules.missing_docstrings,
@@ -46,6 +47,7 @@ def test_the_rules_see_every_package():
 
 BROKEN = [
     (house_rules.missing_docstrings, "x = 1\n"),
+    (house_rules.listed_private_names, "import a\n__all__ = ['f']\ndef f() -> None:\n    pass\n"),
     (house_rules.missing_files, '"""See `elsewhere.py`."""\n'),
     (house_rules.missing_files, '"""See `onnx/save.py`."""\n'),
     (house_rules.noun_clauses, '"""What a model is."""\n'),
