@@ -56,7 +56,7 @@ def print_verification(report: VerifyReport, console: Console) -> None:
         console.print(Text(problem), soft_wrap=True)
     for known in dict.fromkeys(row.known for row in report.rows if row.known):
         console.print()
-        console.print(Text(f"As {report.runtime} is known to: {known}"))
+        console.print(Text(f"Known differences of {report.runtime}: {known}"))
     console.print()
     outcome = f"{len(wrong)} differ" if wrong else "all as in JAX"
     if any(row.known for row in report.rows):
