@@ -33,7 +33,7 @@ _OVERFLOWING = (HUGE, INF)
 # Kinds of probes at which a difference is no reason to refuse a file of another format: numbers
 # that overflow, and what is none.
 _EDGES = (*_OVERFLOWING, "nan")
-_AT_EDGES = "differ from JAX at NaN, at infinities and where numbers overflow"
+_AT_EDGES = "at NaN, at infinities and where numbers overflow"
 _DESCRIPTIONS = {known.name: known.description for known in DEVIATIONS}
 # Those that lose NaN, and change no number.
 _EXCUSED = {known.name for known in DEVIATIONS if known.special}

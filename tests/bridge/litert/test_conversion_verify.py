@@ -128,7 +128,7 @@ def test_what_a_conversion_does_not_refuse_is_known(tmp_path, capsys):
     assert report.passed
     assert [row.inputs for row in report.rows if row.known] == ["nan", "inf"]
     assert main(["verify", str(path), "--against", str(record)]) == 0
-    assert "As LiteRT 2" in (shown := capsys.readouterr().out)
+    assert "Known differences of LiteRT 2" in (shown := capsys.readouterr().out)
     assert "differ from JAX at NaN" in shown
 
 
