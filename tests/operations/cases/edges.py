@@ -51,6 +51,9 @@ _CONVOLUTIONS = {
     "no dimension": ((2, 3), (3, 4), {"dimension_numbers": ("NC", "IO", "NC"), "padding": ()}),
 }  # fmt: skip
 
+_ROWS = lax.GatherDimensionNumbers((1,), (0,), (0,))
+_PUT = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+
 _of_floats = Lines("jax.lax", FLOATS, elementwise=True)
 _of_integers = Lines("jax.lax", INTEGERS, elementwise=True)
 _of_complex = Lines("jax.lax", COMPLEX, loose=4)
@@ -108,6 +111,29 @@ CASES = (
     *_of_integers(
         "div rem bitwise_and", WHOLE, note="by constants",
         by=lambda f, x: [f(x, jnp.full_like(x, number)) for number in (5, 7, 12, 15, 100)],
+    ),
+    # Of few bits, in which more would be something else.
+    *_of_integers(
+        "add sub mul", Operand((1,)), Operand((1,)), note="compared",
+        by=lambda f, x, y: [f(x, y) > x, f(x, y) >> 1],
+    ),
+    # At unsigned indices, and beyond.
+    *Lines("jax.lax", ("float32", "int32", "uint32"))(
+        "gather", Operand((5, 4)), fixed([[2], [2**31 + 1], [7]], "uint32"), note="unsigned",
+        by=lambda f, x, i: [f(x, i, _ROWS, (1, 4), mode=mode) for mode in ("clip", "fill")],
+    ),
+    *Lines("jax.lax", ("float32", "int32", "uint32"))(
+        "scatter_add", Operand((5, 4)), fixed([[2], [2**31 + 1], [7]], "uint32"), M,
+        note="unsigned", by=lambda f, x, i, u: f(x, i, u[:3], _PUT),
+    ),
+    *Lines("jax.lax", ("float32", "int32", "uint32"), without=("vmap",))(
+        "dynamic_slice", Operand((5, 4)), fixed(2**31 + 1, "uint32"), note="unsigned",
+        by=lambda f, x, i: [f(x, (i, i % 3), (2, 3)),
+                            lax.dynamic_update_slice(x, x[:2, :3], (i, i % 3))],
+    ),
+    *Lines("jax.lax", FLOATS, without=("gradient", "second gradient"))(
+        "scatter_apply", Operand((5, 4)), fixed([[2], [-9], [7], [2]], "int32"), note="beyond",
+        by=lambda f, x, i: f(x, i, lambda y: y * 3, _PUT, update_shape=(4, 4)),
     ),
     # Of complex numbers, all finite.
     *_of_complex(
