@@ -242,7 +242,7 @@ CASES = (
         "sum", fixed(np.full(100_000, 0.1)), note="many",
         by=lambda f, x: [f(x), x.reshape(50, 2000).mean(1)],
     ),
-    *_some(
+    *Lines("jax.lax", FLOATS, without=("empty", "vmap", "gradient", "second gradient"))(
         "reduce", M, note="from a value",
         by=lambda f, x: [f(x, x[0, 0], lax.max, (1,)), f(x, x[0, 0], lax.add, (1,))],
     ),
