@@ -52,7 +52,7 @@ def _inspect_stablehlo(path: str | os.PathLike[str]) -> FileReport:
 def _inspect_exported(path: str | os.PathLike[str]) -> FileReport:
     from bridge.exporting.exported_file import read_exported
     from bridge.inspecting.call_report import report_of_calls
-    from xla_call_module.exported_bytes import call_of_exported
+    from xla_call_module.exported import call_of_exported
 
     exported = read_exported(path, stand_ins=True)
     calls = [call_of_exported(exported, carried=True)]
@@ -90,8 +90,7 @@ def _runnable(exported: export.Exported) -> Runnable:
     from bridge.core.keys import to_logical, to_physical
     from bridge.core.names import input_names, output_names
     from bridge.formats.runnable import Runnable
-    from xla_call_module.exported import argument_specs
-    from xla_call_module.exported_bytes import call_of_exported
+    from xla_call_module.exported import argument_specs, call_of_exported
     from xla_call_module.stablehlo.refining import accepts_sizes
 
     call = call_of_exported(exported)

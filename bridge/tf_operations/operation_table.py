@@ -19,7 +19,7 @@ from bridge.core_ops import (
     slicing,
     windows,
 )
-from bridge.core_ops.decompositions.composed_operations import COMPOSED_OPERATIONS
+from bridge.core_ops.decompositions.decomposition import COMPOSED_OPERATIONS
 from bridge.core_ops.decompositions.narrow_types import NARROW_TYPES_IN_WIDER
 from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
 from bridge.core_ops.stablehlo_operation import Emit, GraphTarget, Operation, Rule, identity

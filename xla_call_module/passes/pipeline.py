@@ -22,9 +22,8 @@ from xla_call_module.call import CallModule
 from xla_call_module.errors import StructureError
 from xla_call_module.passes.asserting import read_shape_check
 from xla_call_module.passes.constants import hoist_constants
-from xla_call_module.passes.exported_form import RETURN_FUNCTIONS, note_changes
+from xla_call_module.passes.exported_form import DROP_LOCATIONS, RETURN_FUNCTIONS, note_changes
 from xla_call_module.passes.int8_products import WIDEN_INT8_PRODUCTS
-from xla_call_module.passes.locations import DROP_LOCATIONS
 from xla_call_module.passes.module_pass import (
     ModulePass,
     ParsedCall,

@@ -155,3 +155,14 @@ def _stored(spec: TensorSpec, boundary: Boundary) -> TensorSpec:
     return dataclasses.replace(
         spec, shape=shape, dtype=dtype_from_name(dtype.name, where=spec.path)
     )
+
+
+# Operations of older modules, for which JAX has no primitive, as their rules in `bridge.lifting`
+# compose them.
+COMPOSED_OPERATIONS = Decomposition(
+    name="composed operations",
+    table=table_with({}, target="operations that JAX has primitives for"),
+    operations=frozenset(
+        f"stablehlo.batch_norm_{name}" for name in ("grad", "inference", "training")
+    ),
+)
