@@ -25,7 +25,6 @@ class Measured:
 
     Attributes:
         name: the name of the value in the graph.
-        axis: the index of the dimension.
     """
 
     name: str
@@ -38,7 +37,6 @@ class Element:
 
     Attributes:
         name: the name of a vector of integers in the graph.
-        index: the index of the element.
     """
 
     name: str

@@ -176,8 +176,6 @@ class TracedFunction:
     Attributes:
         name: the name for messages and for the compiled program.
         function: the `tf.function`, which can tell its compiled form.
-        concrete: the concrete function.
-        arguments: the shapes and dtypes of the arguments.
         results: the shape, with None for a dimension or a rank that is not known, and the dtype of
             each result.
         captures: the inputs besides the arguments, in TensorFlow's order: variables, constant

@@ -41,7 +41,6 @@ class GradientProblem:
         inputs: the indices of the arguments that TensorFlow differentiates.
         results: the indices of the results that it differentiates.
         cotangents: for each order the cotangents of the results of the order below.
-        tangents: the tangents of the inputs.
         function: the JAX function of the inputs.
         tolerance: the allowed difference.
         precisions: for each result the least precise dtype of floats that it is computed with.
@@ -218,7 +217,6 @@ class GradientCheck:
     """One problem in one mode of TensorFlow.
 
     Attributes:
-        problem: the problem.
         prepared: the function in the mode.
         where: the beginning of messages, such as `f in the mode 'eager'`.
     """

@@ -59,7 +59,6 @@ class _Command:
     Attributes:
         name: the word that the user types.
         summary: the line of `--help`.
-        add_arguments: declares the arguments.
         run: runs the command, and returns the exit status.
     """
 

@@ -50,8 +50,6 @@ class GradientOptions:
     """The options of the gradients of a chain.
 
     Attributes:
-        passes: the options of the passes over the chain.
-        with_gradient: whether there are any gradients.
         order_in_file: how many orders `tf.saved_model.save` writes.
         unconnected_zeros: whether the gradient of an argument that no result depends on is zeros,
             as in JAX, and not None, as in TensorFlow.
@@ -82,7 +80,6 @@ class _PreparedOp:
     """An op, and the constants that it takes after its arguments.
 
     Attributes:
-        op: the op of one module.
         constants: the values of the constants that were taken out of the module.
         assert_shapes: whether a graph asserts what it does not know of shapes. For a VJP it need
             not: the function has run with the same shapes.
@@ -122,7 +119,6 @@ class _Residuals:
 
     Attributes:
         backward: the VJP, which takes the residuals after its own arguments.
-        values: the residuals.
     """
 
     backward: _PreparedOp

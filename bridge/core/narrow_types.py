@@ -75,7 +75,6 @@ class NarrowFloat(_ElementType):
     """A float type of at most 8 bits, whose values are those of ml_dtypes.
 
     Attributes:
-        fraction_bits: the number of bits of the fraction.
         has_arithmetic: whether XLA computes with it, and does not only convert it.
     """
 

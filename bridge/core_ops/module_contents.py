@@ -17,8 +17,6 @@ class ModuleContents:
     """The names of what a module is made of.
 
     Attributes:
-        operations: the names of the operations.
-        custom_calls: the targets of the custom calls.
         elements: the element types of all values, by MLIR's names.
     """
 

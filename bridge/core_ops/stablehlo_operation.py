@@ -32,12 +32,7 @@ Walk = Callable[[Any, Any, Sequence[Value]], list[Value]]
 
 @dataclass(frozen=True, slots=True)
 class ResultType:
-    """The type of a result in the module, with None for a dynamic size.
-
-    Attributes:
-        dtype: the dtype.
-        shape: the shape.
-    """
+    """The type of a result in the module, with None for a dynamic size."""
 
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...]
@@ -51,7 +46,6 @@ class Region:
         block: the only block of the region, as MLIR has it.
         walk: the function that adds the operations of a block to a graph.
         outside: the values that it sees besides its arguments.
-        target: what the operations become.
     """
 
     block: Any
@@ -78,10 +72,6 @@ class Operation(Attributes):
 
     Attributes:
         name: the name, such as `stablehlo.add`.
-        operands: the operands.
-        results: the types of its results.
-        regions: the regions.
-        target: what the operation becomes.
     """
 
     name: str
@@ -185,9 +175,6 @@ class GraphTarget:
     """A format of graphs that the operations of a module are translated to.
 
     Attributes:
-        name: its name, for messages.
-        rules: the rule of each operation.
-        custom_calls: the rule of each target of a custom call.
         composites: those of composites; all others are computed by their decompositions.
         dtype_of: the function that gives the dtype of a StableHLO element type, such as `bf16`, of
             which it is told where it stands (`where`); it raises a `DtypeError` of other ones.

@@ -31,7 +31,6 @@ class Revision:
     """A commit, and whether the checkout is the same.
 
     Attributes:
-        commit: the hash.
         changed: whether files of the commit are different on the disk, or the file in question is
             none of them; None where git is not installed.
     """

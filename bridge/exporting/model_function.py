@@ -28,7 +28,6 @@ class ModelFunction:
     Attributes:
         call: the function, of the parameters and its own arguments; of the latter alone where
             there are no parameters.
-        name: the name in messages.
         params: a pytree of arrays; None where there are none.
         trainable: for each leaf of `params`, in JAX's order, whether its framework trains it.
         inputs: the specs of the arguments where the object knows them.

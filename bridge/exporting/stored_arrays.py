@@ -52,7 +52,6 @@ class StoredArray:
 
     Attributes:
         shape: the size of each dimension.
-        dtype: the numpy dtype.
         read: a function that returns the array; it raises a `FormatError` where that is damaged.
     """
 

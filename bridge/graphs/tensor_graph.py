@@ -53,10 +53,8 @@ class Node:
     """One operation in the graph.
 
     Attributes:
-        op_type: the name of the operation.
         name: a name that no other node has.
         inputs: the names of the operands; empty for one that is left out.
-        outputs: the names of the results.
         attributes: the attributes: numbers, texts, sequences of them, dtypes, arrays, graphs.
     """
 
@@ -83,7 +81,6 @@ class Result:
     Attributes:
         name: the name of the output; empty where it does not matter.
         reference: the name of the value that is the output.
-        dtype: the dtype of the elements.
         shape: the shape, with texts for sizes that have one.
     """
 
@@ -133,7 +130,6 @@ class TensorGraph:
         format: the name of the format, for messages.
         zero_copies: whether a 0 in the shape of a Reshape stands for the operand's size.
         max_padded_rank: the most dimensions that a Pad takes; None for any number.
-        inputs: the inputs in their order.
         nodes: the nodes in an order in which they can run.
         results: the outputs in their order.
         outer: the graph around it; None for the outermost one.

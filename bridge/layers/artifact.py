@@ -32,8 +32,6 @@ class LayerWeight:
 
     Attributes:
         name: its pytree path with slashes, such as `dense/kernel`; unique in the layer.
-        dtype: the element type of the variable.
-        shape: the shape.
         trainable: whether it is trained while the layer is trainable.
     """
 

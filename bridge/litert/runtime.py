@@ -28,8 +28,6 @@ class LiteRTTensor:
     """An input or an output of a signature, or a variable.
 
     Attributes:
-        name: its name.
-        dtype: the name of its dtype.
         shape: its shape, in which sizes that vary are -1.
     """
 
@@ -43,9 +41,7 @@ class LiteRTSignature:
     """A signature of a model.
 
     Attributes:
-        name: its name.
         inputs: its inputs, in the order of the subgraph.
-        outputs: its outputs.
     """
 
     name: str
@@ -58,8 +54,6 @@ class LiteRTModel:
     """The contents of a model.
 
     Attributes:
-        signatures: its signatures.
-        operators: how many operators of each kind it has.
         variables: what it keeps between calls.
     """
 

@@ -103,8 +103,6 @@ class _Function:
     """A call as a JAX function of its operands.
 
     Attributes:
-        exported: the `Exported` that is called.
-        run: the function of the operands of the node.
         specs: the shapes and dtypes of the operands.
         order: the number of times that it can be differentiated.
     """

@@ -24,8 +24,6 @@ class NeededDevices:
     """The number of devices that a function needs.
 
     Attributes:
-        name: the name of the function, for messages.
-        count: the number of devices.
         mesh: the axes of the mesh that it was exported for, as text; empty where unknown.
     """
 

@@ -209,7 +209,6 @@ class WarmupRequest:
     """One request that a model is warmed up with.
 
     Attributes:
-        key: the key of the signature.
         rows: the largest size of its inputs along dimension 0.
         inputs: a function that returns the inputs by name, so that not all requests are in memory
             at once.

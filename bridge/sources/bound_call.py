@@ -58,8 +58,6 @@ class BoundCall:
     `savedmodel.Function` to TensorFlow.
 
     Attributes:
-        call: the call of the function.
-        parameters: the name and array of each argument that is a parameter.
         inputs: the names of the other arguments, in their order.
         outputs: the names of the results that are not in `assigned`, in their order.
         original: the call as it was before it was made ready for the format, with the same

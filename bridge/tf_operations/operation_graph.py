@@ -36,7 +36,6 @@ class ListedRow:
     """The row that an iteration writes into an array, which is a list of rows until the end.
 
     Attributes:
-        row: the row.
         index: its index, a scalar of int32.
     """
 
@@ -85,7 +84,6 @@ class Graph(TensorGraph):
 
     Attributes:
         assertions: the names of the nodes that assert something, on which nothing else depends.
-        for_converters: whether converters are to read it.
     """
 
     format = "TensorFlow"

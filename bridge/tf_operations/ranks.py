@@ -27,12 +27,7 @@ class _Node:
     """An operation with one result, before it is a node.
 
     Attributes:
-        graph: the graph.
-        op_type: the operation.
-        inputs: the operands.
         shape: the shape of the result, with None for a size that is measured.
-        dtype: the dtype of the result.
-        attributes: the attributes.
     """
 
     graph: TensorGraph

@@ -50,12 +50,10 @@ class SignatureSource:
     """A signature as the file has it.
 
     Attributes:
-        key: the key of the signature.
         inputs: for each input what TensorFlow says of it, by name, in the order of the arguments of
             its function.
         outputs: for each output name where it comes from.
         capture: returns what a further argument of the function is.
-        gradients: the gradient functions of the file.
         chain: decodes a call and those of its gradients that describe themselves, and the functions
             of plain operations that they run.
         input_paths: for the names of inputs the pytree paths that the metadata has for them.

@@ -56,10 +56,7 @@ class SignatureEntry:
     """A function of the file that becomes a signature.
 
     Attributes:
-        key: the key of the signature.
-        function: the name of the function.
         inputs: names for its arguments but for what it captures.
-        outputs: names for its results.
     """
 
     key: str

@@ -82,7 +82,6 @@ class Library:
     """The FunctionDefs written so far, with the concrete functions that they are.
 
     Attributes:
-        proto: the FunctionDefLibrary.
         operations: for the calls that are written as functions of plain operations their graphs.
         concrete: the functions that the object graph knows.
         mutex: the name of what functions of plain operations hold while they change variables.

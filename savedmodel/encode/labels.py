@@ -85,9 +85,6 @@ class _Wrapper:
     """The function of a signature, which one node of the session graph calls.
 
     Attributes:
-        graph: the GraphDef.
-        call: the node.
-        function: the FunctionDef.
         outputs: the StructuredValues of the results in the object graph, by their names.
     """
 

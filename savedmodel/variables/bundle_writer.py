@@ -114,7 +114,6 @@ class _Writer:
 
     Attributes:
         prefix: the path of the files, up to `.data-…`.
-        num_shards: the number of files.
         written: a function of the number of bytes that were just written.
         stopped: the event that is set when a file could not be written, and the others need not be.
     """

@@ -93,7 +93,6 @@ class UnparsedCall:
 
     Attributes:
         module: the portable artifact.
-        make: returns the call of the parsed module.
     """
 
     module: bytes

@@ -96,7 +96,6 @@ class Placement:
     """An array on the axes of a mesh.
 
     Attributes:
-        mesh: the mesh that it lies on.
         dims: the axes that split each dimension; those after the last are whole.
         replicated: the axes that the partitioner must not split it along.
         unreduced: the axes along which each device has a summand of it.

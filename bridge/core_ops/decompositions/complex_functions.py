@@ -22,7 +22,6 @@ class ComplexParts:
     """An array of complex numbers, as two arrays.
 
     Attributes:
-        real: the real parts.
         imag: the imaginary parts, of the same dtype.
     """
 

@@ -56,8 +56,6 @@ class Decomposition:
     Attributes:
         name: the subject, for messages.
         table: the rules, which are those of lifting for all that stays as it is.
-        operations: the names of the operations that it replaces.
-        custom_calls: the targets of the custom calls that it replaces.
         elements: the element types that it replaces, by MLIR's names.
         needs: the element types that the result may have although the module has none of them.
         boundary: the form of arguments and results.

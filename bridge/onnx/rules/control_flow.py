@@ -46,8 +46,6 @@ class _Loop:
     """A loop whose body is being built.
 
     Attributes:
-        body: the graph of the body.
-        arguments: the arguments of the body.
         carried: the indices of the values that change from iteration to iteration.
         fixed: the values that the body does not change, by their index.
         counter: None where the loop does not count.
