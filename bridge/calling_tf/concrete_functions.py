@@ -205,7 +205,7 @@ def to_tensor_specs(specs: Sequence[jax.ShapeDtypeStruct]) -> list[tf.TensorSpec
     return [
         tf.TensorSpec(
             [dim if isinstance(dim, int) else None for dim in spec.shape],
-            to_tensorflow_dtype(spec.dtype, where=f"args[{index}]"),
+            tf.as_dtype(dtype_from_name(str(spec.dtype), where=f"args[{index}]").enum),
         )
         for index, spec in enumerate(specs)
     ]
@@ -214,11 +214,6 @@ def to_tensor_specs(specs: Sequence[jax.ShapeDtypeStruct]) -> list[tf.TensorSpec
 def is_static(spec: jax.ShapeDtypeStruct) -> bool:
     """Return whether no dimension is symbolic."""
     return all(isinstance(dim, int) for dim in spec.shape)
-
-
-def to_tensorflow_dtype(dtype: Any, *, where: str) -> tf.DType:
-    """Return the TensorFlow dtype of a dtype."""
-    return tf.as_dtype(dtype_from_name(str(dtype), where=where).enum)
 
 
 def trace(

@@ -37,19 +37,14 @@ def to_tensor(value: Any) -> tf.Tensor:
 
     TensorFlow takes memory that is not its own for what must not be written to.
     """
-    if _is_shareable(value):
-        return tf.experimental.dlpack.from_dlpack(value.__dlpack__())
-    array = np.asarray(value)  # of a Python number, too, which JAX hands on as it is
-    return tf.constant(narrow_array(array, "A value that TensorFlow takes"))
-
-
-def _is_shareable(value: Any) -> bool:
-    """Return whether TensorFlow can take the memory of a value: one array on the CPU."""
-    return (
+    if (
         isinstance(value, jax.Array)
         and value.dtype.name not in _NOT_SHARED
         and [device.platform for device in value.devices()] == ["cpu"]
-    )
+    ):
+        return tf.experimental.dlpack.from_dlpack(value.__dlpack__())
+    array = np.asarray(value)  # of a Python number, too, which JAX hands on as it is
+    return tf.constant(narrow_array(array, "A value that TensorFlow takes"))
 
 
 def is_split(captured: Any) -> bool:

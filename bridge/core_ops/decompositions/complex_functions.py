@@ -105,17 +105,13 @@ def _exponential_minus_one(value: ComplexParts) -> ComplexParts:
     return ComplexParts(real, (more + 1) * lax.sin(value.imag))
 
 
-def _angle(value: ComplexParts) -> Any:
-    return lax.atan2(value.imag, value.real)
-
-
 def _logarithm(value: ComplexParts) -> ComplexParts:
     size = absolute(value)
     # Near 1 the absolute value has lost what its logarithm is made of.
     more = (value.real - 1) * (value.real + 1) + value.imag * value.imag
     near = lax.log1p(more) * _like(size, 0.5)
     is_near = (size > _like(size, 0.5)) & (size < 2)
-    return ComplexParts(jnp.where(is_near, near, lax.log(size)), _angle(value))
+    return ComplexParts(jnp.where(is_near, near, lax.log(size)), lax.atan2(value.imag, value.real))
 
 
 def _logarithm_plus_one(value: ComplexParts) -> ComplexParts:
