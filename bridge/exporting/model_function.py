@@ -51,12 +51,12 @@ class ModelFunction:
         if self.params is None:
             return True
         try:
-            flags = check_flags(wanted, self.params, what="trainable")
+            flags = check_flags(wanted, self.params)
         except StructureError:
             if self.arranged is None:
                 raise
             passed = self.arranged.rebuild(self.params)
-            flags = list(self.arranged.select(check_flags(wanted, passed, what="trainable")))
+            flags = list(self.arranged.select(check_flags(wanted, passed)))
         both = [flag and own for flag, own in zip(flags, self.trainable, strict=True)]
         return tree_util.tree_unflatten(tree_util.tree_structure(self.params), both)
 

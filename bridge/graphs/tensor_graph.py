@@ -46,6 +46,9 @@ _SIZES = "sizes"
 # bytes its constants that are computed here: both as many as take seconds and not minutes.
 MAX_NODES = 50_000
 MAX_FOLDED = 1 << 26
+# The operands of an operation, None for one left out, and the shape and dtype of each result.
+Inputs = Sequence[Value | None]
+Results = Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,11 +280,7 @@ class TensorGraph:
         return self.nodes_of(op_type, inputs, [(shape, kind)], **attributes)[0]
 
     def nodes_of(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
-        **attributes: Any,
+        self, op_type: str, inputs: Inputs, results: Results, **attributes: Any
     ) -> list[Value]:
         """Return all results of an operation, given the shape and dtype of each; see `node`."""
         return self._compute(op_type, inputs, results, attributes)
@@ -327,11 +326,7 @@ class TensorGraph:
         return made.broadcast_to(value.shape)
 
     def _compute(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
-        attributes: Mapping[str, Any],
+        self, op_type: str, inputs: Inputs, results: Results, attributes: Mapping[str, Any]
     ) -> list[Value]:
         arrays = [value.array for value in inputs if value is not None and value.array is not None]
         if len(arrays) == len(inputs) > 0 and len(results) == 1:
@@ -345,22 +340,14 @@ class TensorGraph:
         return self._add(op_type, inputs, results, attributes)
 
     def _replaced(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
-        attributes: Mapping[str, Any],
+        self, op_type: str, inputs: Inputs, results: Results, attributes: Mapping[str, Any]
     ) -> list[Value] | None:
         """Return the results of an operation by what the format has in its place; None for most."""
         del op_type, inputs, results, attributes
         return None
 
     def _add(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
-        attributes: Mapping[str, Any],
+        self, op_type: str, inputs: Inputs, results: Results, attributes: Mapping[str, Any]
     ) -> list[Value]:
         references = tuple("" if value is None else self.reference(value) for value in inputs)
         dtypes = tuple(dtype for _, dtype in results)

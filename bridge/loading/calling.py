@@ -37,7 +37,7 @@ from xla_call_module.errors import (
 )
 
 
-def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> Flat:
+def call_flat(exported: export.Exported, *, name: str = "") -> Flat:
     """Return the function of an `Exported`: leaves in, leaves out.
 
     It runs as it was exported. Its VJPs are those that it has, and after them those of its lifted
@@ -45,7 +45,7 @@ def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> F
     integer (float0) is None in what it returns, and zeros of dtype bool in what it takes. Where all
     arguments or all results are integers the gradients are zeros.
     """
-    function = _differentiable(exported, name or exported.fun_name, order)
+    function = _differentiable(exported, name or exported.fun_name, 0)
     is_none = [is_float0(aval) for aval in exported.out_avals]
 
     def call(*arguments: Any) -> tuple[Any, ...]:

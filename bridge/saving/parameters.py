@@ -28,7 +28,7 @@ from xla_call_module.errors import DtypeError, StructureError
 def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tuple[Variable, ...]:
     """Return a variable for each leaf, named by its pytree path."""
     leaves, tree = tree_util.tree_flatten(params)
-    asked = check_flags(trainable, params, what="trainable")
+    asked = check_flags(trainable, params)
     flags = [flag and own for flag, own in zip(asked, trained_leaves(params), strict=True)]
     names = unique_names("/".join(path) or "params" for path in key_names(tree))
     variables = []

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bridge.graphs import nodes
-from bridge.graphs.tensor_graph import Input, TensorGraph
+from bridge.graphs.tensor_graph import Input, Inputs, Results, TensorGraph
 from bridge.graphs.values import Value, constant_array, of_size
 from bridge.tf_operations import pooling
 from bridge.tf_operations.ranks import within_kernel
@@ -117,11 +117,7 @@ class Graph(TensorGraph):
         return super().add_input(name, dtype, shape, text=text)
 
     def nodes_of(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
-        **attributes: Any,
+        self, op_type: str, inputs: Inputs, results: Results, **attributes: Any
     ) -> list[Value]:
         """Return the results of an operation, in a wider dtype where there is no kernel."""
         if op_type == "Div" and "int" in results[0][1].name:
@@ -267,11 +263,7 @@ class Graph(TensorGraph):
         return pooling.pooled(self, reducer, value, rows)
 
     def _replaced(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
-        attributes: Mapping[str, Any],
+        self, op_type: str, inputs: Inputs, results: Results, attributes: Mapping[str, Any]
     ) -> list[Value] | None:
         given = [value for value in inputs if value is not None]
         within = within_kernel(self, op_type, given, results, attributes)
@@ -281,11 +273,7 @@ class Graph(TensorGraph):
         return None if replacement is None else replacement(self, given, results, attributes)
 
     def _add(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
-        attributes: Mapping[str, Any],
+        self, op_type: str, inputs: Inputs, results: Results, attributes: Mapping[str, Any]
     ) -> list[Value]:
         values = super()._add(op_type, inputs, results, attributes)
         self._dtypes.update((value.name, value.dtype) for value in values)
@@ -324,11 +312,8 @@ def _with_computed_shape(
     return [value, graph.vector(dims)] if is_moved and len(dims) == len(shape) else inputs
 
 
-_Results = Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]]
-
-
 def _gather_nd(
-    graph: Graph, inputs: Sequence[Value], results: _Results, attributes: Mapping[str, Any]
+    graph: Graph, inputs: Sequence[Value], results: Results, attributes: Mapping[str, Any]
 ) -> list[Value] | None:
     """Return GatherNd with batch dimensions, whose numbers become part of the indices."""
     count = attributes.get("batch_dims", 0)
@@ -346,7 +331,7 @@ def _gather_nd(
 
 
 def _matmul(
-    graph: Graph, inputs: Sequence[Value], results: _Results, attributes: Mapping[str, Any]
+    graph: Graph, inputs: Sequence[Value], results: Results, attributes: Mapping[str, Any]
 ) -> list[Value] | None:
     """Return a product of matrices, stacks of them, or of rows of any number of dimensions."""
     del attributes
@@ -394,7 +379,7 @@ def _along_last(op_type: str) -> Callable[..., list[Value]]:
     """Return how an operation along a dimension is one along the last."""
 
     def replace(
-        graph: Graph, inputs: Sequence[Value], results: _Results, attributes: Mapping[str, Any]
+        graph: Graph, inputs: Sequence[Value], results: Results, attributes: Mapping[str, Any]
     ) -> list[Value]:
         (value,), axis = inputs, attributes["axis"]
         last = value.rank - 1
