@@ -193,18 +193,18 @@ class FileReport:
 
     path: str
     bytes: int
-    tensorflow: str
-    signatures: tuple[SignatureReport, ...]
-    parameters: tuple[ParameterReport, ...]
-    metadata: dict[str, Any]
-    writer: str
-    saved_again: bool
-    files: tuple[StoredFile, ...]
-    assets: tuple[StoredFile, ...]
-    warmup: WarmupReport | None
-    manifest: Manifest | None
-    flags: tuple[str, ...]
-    others: Mapping[str, str]
+    tensorflow: str = ""
+    signatures: tuple[SignatureReport, ...] = ()
+    parameters: tuple[ParameterReport, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
+    writer: str = ""
+    saved_again: bool = False
+    files: tuple[StoredFile, ...] = ()
+    assets: tuple[StoredFile, ...] = ()
+    warmup: WarmupReport | None = None
+    manifest: Manifest | None = None
+    flags: tuple[str, ...] = ()
+    others: Mapping[str, str] = field(default_factory=dict)
     graph: GraphReport | None = None
 
     @property
