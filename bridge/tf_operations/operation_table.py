@@ -89,7 +89,7 @@ _RULES: Mapping[str, Rule] = {
 }
 _CUSTOM_CALLS: Mapping[str, Rule] = {
     **linear_algebra.CUSTOM_CALLS,
-    **sorting.CUSTOM_CALLS,
+    **sorting.SORTS.custom_calls(),
     "Sharding": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "annotate_device_placement": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "xla.sdy.FuncResultSharding": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
@@ -102,7 +102,7 @@ _CUSTOM_CALLS: Mapping[str, Rule] = {
 # Those that TensorFlow computes as precisely; all others are computed by their decompositions.
 _COMPOSITES: Mapping[str, Rule] = {
     "chlo.erf": Rule(elementwise.erf, expand=False),
-    "chlo.top_k": Rule(sorting.top_k, expand=False),
+    "chlo.top_k": Rule(sorting.SORTS.top_k, expand=False),
     **{
         f"chlo.{name}": Rule(_native(name.capitalize()), expand=False)
         for name in (
