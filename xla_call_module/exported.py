@@ -20,10 +20,7 @@ from xla_call_module.analyses.readable import is_plain
 from xla_call_module.analyses.tensorflow_functions import take_functions
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import PLATFORM, DisabledCheck, parse_checks
-from xla_call_module.descriptions.description_json import (
-    description_to_json,
-    read_description,
-)
+from xla_call_module.descriptions.description_json import description_to_json, read_description
 from xla_call_module.descriptions.exported_description import SerializedExported
 from xla_call_module.descriptions.serialized_exported import (
     NEWEST_SERIALIZATION,

@@ -23,12 +23,7 @@ from bridge.exporting.lowering import explain_gradient
 from bridge.loading.derivative_primitives import cause_of
 from xla_call_module.analyses.readable import is_plain
 from xla_call_module.call import CallModule
-from xla_call_module.errors import (
-    InteropError,
-    StructureError,
-    UnsupportedError,
-    VersionError,
-)
+from xla_call_module.errors import InteropError, StructureError, UnsupportedError, VersionError
 from xla_call_module.exported import from_exported, strip_exported
 from xla_call_module.passes.module_pass import UnparsedCall
 from xla_call_module.versions import Release

@@ -22,12 +22,7 @@ from bridge.chains.orders import NOT_DIFFERENTIABLE, ChainOptions, Order, check_
 from bridge.chains.plain_operations import lower_orders
 from savedmodel.encode.graph_functions import serialize_graph
 from xla_call_module._autograph import exempt_from_autograph
-from xla_call_module._tf import (
-    flags_in_force,
-    imported_release,
-    recording_query,
-    stop_recording,
-)
+from xla_call_module._tf import flags_in_force, imported_release, recording_query, stop_recording
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck, unite
 from xla_call_module.dimensions import evaluate_shape, solve

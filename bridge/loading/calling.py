@@ -31,10 +31,7 @@ from bridge.loading.derivative_primitives import (
 from bridge.loading.exported_on_mesh import has_dynamic_shards
 from bridge.loading.lifted_exported import lift_leaves, symbolic_specs
 from bridge.loading.needed_devices import needed_devices, require_devices
-from xla_call_module.errors import (
-    ArgumentError,
-    StructureError,
-)
+from xla_call_module.errors import ArgumentError, StructureError
 
 
 def call_flat(exported: export.Exported, *, name: str = "") -> Flat:

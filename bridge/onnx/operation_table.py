@@ -12,13 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bridge.core_ops import branches, collectives, dots, gathers, scatters, shapes, slicing, windows
-from bridge.core_ops.stablehlo_operation import (
-    Emit,
-    GraphTarget,
-    Operation,
-    Rule,
-    identity,
-)
+from bridge.core_ops.stablehlo_operation import Emit, GraphTarget, Operation, Rule, identity
 from bridge.core_ops.windows import dynamic_reduce_window
 from bridge.graphs import nodes
 from bridge.graphs.values import Value

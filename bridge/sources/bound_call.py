@@ -31,12 +31,7 @@ from bridge.loading.exported_from_call import exported_from_call
 from xla_call_module.analyses.custom_calls import Provider, classify
 from xla_call_module.call import CallModule
 from xla_call_module.dtypes import Array
-from xla_call_module.errors import (
-    InteropError,
-    ShardingError,
-    StructureError,
-    UnsupportedError,
-)
+from xla_call_module.errors import InteropError, ShardingError, StructureError, UnsupportedError
 from xla_call_module.passes.constant_result import with_true
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.module_pass import run_passes

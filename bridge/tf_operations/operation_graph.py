@@ -13,12 +13,7 @@ from bridge.graphs.tensor_graph import Input, Inputs, Results, TensorGraph
 from bridge.graphs.values import Value, constant_array, of_size
 from bridge.tf_operations import pooling
 from bridge.tf_operations.ranks import within_kernel
-from bridge.tf_operations.signatures import (
-    computation_dtype,
-    has_kernel,
-    max_rank,
-    signature_of,
-)
+from bridge.tf_operations.signatures import computation_dtype, has_kernel, max_rank, signature_of
 from xla_call_module.size_polynomials import Dim, Shape, is_static
 
 VARIANT = np.dtype(object)  # of a value that is a list of tensors

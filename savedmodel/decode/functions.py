@@ -30,12 +30,7 @@ from savedmodel.protos.tensor_values import decode_tensor
 from savedmodel.tensorflow_graph import STRING, TensorFlowGraph
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import dtype_from_tensorflow
-from xla_call_module.errors import (
-    THROUGH_TENSORFLOW,
-    FormatError,
-    StructureError,
-    shown_as_base,
-)
+from xla_call_module.errors import THROUGH_TENSORFLOW, FormatError, StructureError, shown_as_base
 
 _MAX_SHOWN = 8
 

@@ -34,12 +34,7 @@ from savedmodel.protos.structures import NONE, Branch, Leaf, Structure
 from savedmodel.protos.wire_format import check_wire
 from savedmodel.tensorflow_graph import TensorFlowGraph
 from savedmodel.variables.bundle_reader import SharedTensor, read_strings, stream_tensor
-from savedmodel.variables.tensor_bundle import (
-    MAX_RANK,
-    BundleIndex,
-    find_tensor,
-    read_index,
-)
+from savedmodel.variables.tensor_bundle import MAX_RANK, BundleIndex, find_tensor, read_index
 from savedmodel.variables.tensor_parts import TensorParts
 from xla_call_module.allowance import Allowance
 from xla_call_module.call import CallModule, TensorSpec

@@ -19,12 +19,7 @@ from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import StructureError
-from xla_call_module.node import (
-    SHARDING_OP,
-    encode_sharding_node,
-    shown_sharding,
-    to_function_call,
-)
+from xla_call_module.node import SHARDING_OP, encode_sharding_node, shown_sharding, to_function_call
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
 RESOURCE = 20

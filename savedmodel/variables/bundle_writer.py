@@ -18,13 +18,7 @@ import numpy.typing as npt
 
 from savedmodel.files.sstable import mask_crc
 from savedmodel.protos.wire_format import encode_varint
-from savedmodel.variables.bundle_layout import (
-    BundleStrings,
-    BundleTensor,
-    DataFile,
-    Layout,
-    Piece,
-)
+from savedmodel.variables.bundle_layout import BundleStrings, BundleTensor, DataFile, Layout, Piece
 from savedmodel.variables.piece_checksums import (
     PIECE_SIZE,
     PieceChecksums,

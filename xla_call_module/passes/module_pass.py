@@ -16,11 +16,7 @@ import numpy as np
 
 from xla_call_module.call import CallModule
 from xla_call_module.errors import ArgumentError
-from xla_call_module.stablehlo.modules import (
-    open_context,
-    parse_module,
-    serialize_module,
-)
+from xla_call_module.stablehlo.modules import open_context, parse_module, serialize_module
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,7 @@ from xla_call_module.passes.module_pass import (
 )
 from xla_call_module.passes.obstacles import oldest_release
 from xla_call_module.passes.older_forms import forms_for
-from xla_call_module.passes.retargeting import (
-    label_for,
-    serialize_for,
-)
+from xla_call_module.passes.retargeting import label_for, serialize_for
 from xla_call_module.shape_checks import ShapeCheck
 from xla_call_module.versions import Release, parse_release
 

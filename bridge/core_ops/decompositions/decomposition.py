@@ -14,10 +14,7 @@ from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from xla_call_module.call import CallModule, TensorSpec, read_artifact_version
 from xla_call_module.dtypes import Array, dtype_from_name
 from xla_call_module.exported import from_exported
-from xla_call_module.stablehlo.modules import (
-    open_module,
-    serialize_module,
-)
+from xla_call_module.stablehlo.modules import open_module, serialize_module
 
 # The boundary of a decomposition that leaves arguments and results as they are.
 SAME_ARRAYS = Boundary(

@@ -15,11 +15,7 @@ from bridge.lifting.known_values import LiftedValue
 from bridge.lifting.lifted_operation import Lift, LiftedOperation
 from bridge.litert.lowering.bit_operations import low_bits
 from bridge.litert.lowering.float_rounding import round_to_byte
-from bridge.litert.lowering.storage_dtypes import (
-    integer_bits,
-    storage_dtype,
-    to_storage,
-)
+from bridge.litert.lowering.storage_dtypes import integer_bits, storage_dtype, to_storage
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import tensor_type
 

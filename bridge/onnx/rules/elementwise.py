@@ -9,12 +9,7 @@ import numpy as np
 
 from bridge.core_ops import elementary
 from bridge.core_ops.softmaxes import fuse_log_softmax
-from bridge.core_ops.stablehlo_operation import (
-    Emit,
-    Operation,
-    Rule,
-    identity,
-)
+from bridge.core_ops.stablehlo_operation import Emit, Operation, Rule, identity
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.onnx.graph.graph_builder import Graph
