@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -275,7 +274,4 @@ def _taken(node: Node) -> Iterator[str]:
                 yield from _taken(inner)
 
 
-_choosing = partial(Rule)
-RULES = {
-    "stablehlo.while": _choosing(_while),
-}
+RULES = {"stablehlo.while": Rule(_while)}
