@@ -33,6 +33,7 @@ from xla_call_module._jax import dense_elements
 from xla_call_module._tf import device_query, flags_in_force, recording_query
 from xla_call_module.call import CallModule
 from xla_call_module.checks import SHAPE_ASSERTIONS
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import VersionError
 from xla_call_module.exported import with_flat_trees
 from xla_call_module.stablehlo.bytecode import mentions
@@ -110,11 +111,11 @@ _CALL = _define()
 
 
 # A function that runs a call in JAX on views of its arguments, and returns TensorFlow's tensors.
-Runner = Callable[[Sequence[np.ndarray[Any, Any]]], list[Any]]
+Runner = Callable[[Sequence[Array]], list[Any]]
 
 # The arguments of a call as numpy arrays of the same memory, and what two calls share that need the
 # same module.
-Views = tuple[list[np.ndarray[Any, Any]], list[Hashable]]
+Views = tuple[list[Array], list[Hashable]]
 
 # What both sides have in DLPack, but for what JAX has only with x64.
 _INTEGERS = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32")
@@ -147,7 +148,7 @@ class EagerCalls:
             leaves, tree = tree_util.tree_flatten((args, kwargs))
         except ValueError:  # refused where tensors are made of them
             return None
-        arrays: list[np.ndarray[Any, Any]] = []
+        arrays: list[Array] = []
         key: list[Hashable] = [tree]
         for leaf in leaves:
             if type(leaf) is not self._tensor:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from bridge.chains.orders import NOT_DIFFERENTIABLE, ChainOptions, Order, check_order
@@ -26,6 +25,7 @@ from xla_call_module._tf import flags_in_force, imported_release, recording_quer
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck, unite
 from xla_call_module.dimensions import evaluate_shape, solve
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import MissingDependencyError
 from xla_call_module.passes.module_pass import UnparsedCall
 from xla_call_module.passes.pipeline import Artifact, prepare, prepare_chain
@@ -159,7 +159,7 @@ class DifferentiableCall:
                 (self._prepared,) = self._prepare([self])
         return self._prepared
 
-    def runner(self) -> Callable[[Sequence[np.ndarray[Any, Any]]], Tensors] | None:
+    def runner(self) -> Callable[[Sequence[Array]], Tensors] | None:
         """Return what runs the call in JAX where nothing is recorded; None where it cannot be."""
         exported = self._source.exported
         if exported is None or self._options.passes.plain_operations:

@@ -21,7 +21,7 @@ from savedmodel.model import Variable, VariablePart
 from savedmodel.variables.extents import boxes_of, slices_of, strides_of
 from savedmodel.variables.tensor_slices import is_readable_in_slices
 from xla_call_module.call import TensorSpec
-from xla_call_module.dtypes import DType, dtype_from_name
+from xla_call_module.dtypes import Array, DType, dtype_from_name
 from xla_call_module.errors import DtypeError, StructureError
 
 
@@ -87,7 +87,7 @@ def _chunks(
     return _streamer(array, dtype)
 
 
-def to_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Variable, ...]:
+def to_constants(constants: Mapping[str, Array]) -> tuple[Variable, ...]:
     """Return a variable for each constant that was taken out of a module, named by its key."""
     return tuple(
         Variable(

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from xla_call_module.call import CallModule
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import ArgumentError
 from xla_call_module.stablehlo.modules import open_context, parse_module, serialize_module
 
@@ -34,7 +33,7 @@ class ParsedCall:
 
     call: CallModule
     module: Any
-    constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    constants: Mapping[str, Array] = field(default_factory=dict)
     is_rewritten: bool = False
 
     def rewritten(self, change: str = "", *, module: Any = None, **fields: Any) -> ParsedCall:

@@ -13,12 +13,10 @@ import dataclasses
 import enum
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from xla_call_module.analyses.readable import is_read_as_written
 from xla_call_module.call import CallModule
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError
 from xla_call_module.passes.asserting import read_shape_check
 from xla_call_module.passes.constants import hoist_constants
@@ -89,7 +87,7 @@ class Prepared:
     """
 
     calls: tuple[CallModule, ...]
-    constants: Mapping[str, np.ndarray[Any, Any]]
+    constants: Mapping[str, Array]
     releases: tuple[Release | None, ...] = ()
     shape_check: ShapeCheck | None = None
 

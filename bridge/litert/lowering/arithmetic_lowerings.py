@@ -16,6 +16,7 @@ from bridge.litert.lowering import bit_operations as bits
 from bridge.litert.lowering import elementary_lowerings
 from bridge.litert.lowering.lowered_operation import LoweredOperation, rounded
 from bridge.litert.lowering.storage_dtypes import integer_bits
+from xla_call_module.dtypes import Array
 from xla_call_module.stablehlo.attributes import comparison_direction
 
 _STEPS = 4  # of 22 bits each, to divide 64
@@ -323,7 +324,7 @@ def _multiply(op: LoweredOperation) -> Any:
     return jnp.logical_and(left, right) if op.logical_dtype().kind == "b" else left * right
 
 
-def _is_all(known: np.ndarray[Any, Any] | None, number: float) -> bool:
+def _is_all(known: Array | None, number: float) -> bool:
     """Return whether a constant repeats a number."""
     return known is not None and bool((known == number).all())
 
