@@ -232,10 +232,6 @@ def _is_other_variable(nnx: Any, part: Any) -> bool:
     return isinstance(part, state) and not issubclass(part.type, nnx.Param)
 
 
-def _is_state(equinox: Any, part: Any) -> bool:
-    return isinstance(part, equinox.nn.State)
-
-
 def _is_optimizer_state(optax: Any, part: Any) -> bool:
     """Return whether it is a state; `optax.LookaheadParams` are parameters."""
     kind = type(part)
@@ -244,7 +240,7 @@ def _is_optimizer_state(optax: Any, part: Any) -> bool:
 
 _UNTRAINED: Mapping[str, Callable[[Any, Any], bool]] = {
     "flax.nnx": _is_other_variable,
-    "equinox": _is_state,
+    "equinox": lambda equinox, part: isinstance(part, equinox.nn.State),
     "optax": _is_optimizer_state,
 }
 

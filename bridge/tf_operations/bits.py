@@ -104,10 +104,6 @@ def _shift_right_arithmetic(graph: Graph, op: Operation) -> Value:
     return nodes.cast(graph, nodes.elementwise(graph, "RightShift", signed, by), value.dtype)
 
 
-def _popcnt(graph: Graph, op: Operation) -> Value:
-    return _count_ones(graph, *op.operands)
-
-
 def _count_ones(graph: Graph, value: Value) -> Value:
     kind = np.dtype(np.uint8)
     made = graph.node("PopulationCount", [value], shape=value.unbroadcast_shape, dtype=kind)
@@ -174,7 +170,7 @@ def _with_exponent(
 RULES = {
     "stablehlo.bitcast_convert": Rule(_bitcast_convert, expand=False),
     "stablehlo.count_leading_zeros": Rule(_count_leading_zeros, expand=False),
-    "stablehlo.popcnt": Rule(_popcnt, expand=False),
+    "stablehlo.popcnt": Rule(lambda graph, op: _count_ones(graph, *op.operands), expand=False),
     "stablehlo.reduce_precision": Rule(
         _reduce_precision, ("exponent_bits", "mantissa_bits"), expand=False
     ),

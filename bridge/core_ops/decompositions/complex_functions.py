@@ -71,10 +71,6 @@ def _add(left: ComplexParts, right: ComplexParts) -> ComplexParts:
     return ComplexParts(left.real + right.real, left.imag + right.imag)
 
 
-def _subtract(left: ComplexParts, right: ComplexParts) -> ComplexParts:
-    return ComplexParts(left.real - right.real, left.imag - right.imag)
-
-
 def _divide(left: ComplexParts, right: ComplexParts) -> ComplexParts:
     scale = jnp.maximum(jnp.abs(right.real), jnp.abs(right.imag))
     is_zero = scale == 0
@@ -223,10 +219,6 @@ def absolute(value: ComplexParts) -> Any:
     return jnp.where((total != total) & (large != np.inf), total, size)
 
 
-def _negate(value: ComplexParts) -> ComplexParts:
-    return ComplexParts(-value.real, -value.imag)
-
-
 # Of the operands of the operation of StableHLO that has the name.
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "abs": absolute,
@@ -240,13 +232,13 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "log_plus_one": _logarithm_plus_one,
     "logistic": _logistic,
     "multiply": multiply,
-    "negate": _negate,
+    "negate": lambda value: ComplexParts(-value.real, -value.imag),
     "power": _power,
     "rsqrt": _reciprocal_square_root,
     "sign": _sign,
     "sine": _sine,
     "sqrt": _square_root,
-    "subtract": _subtract,
+    "subtract": lambda left, right: ComplexParts(left.real - right.real, left.imag - right.imag),
     "tan": _tangent,
     "tanh": _hyperbolic_tangent,
 }

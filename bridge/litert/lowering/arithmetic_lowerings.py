@@ -272,10 +272,6 @@ def _as_bits_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(f"int{integer_bits(dtype)}") if integer_bits(dtype) else dtype
 
 
-def _is_finite(op: LoweredOperation) -> Any:
-    return jnp.abs(op.array(0)) < np.inf
-
-
 def _power(op: LoweredOperation) -> Any:
     base, exponent = op.arrays
     logical = op.logical_dtype()
@@ -359,7 +355,7 @@ RULES = {
     "stablehlo.convert": LiftingRule(_convert),
     "stablehlo.count_leading_zeros": LiftingRule(_count_zeros),
     "stablehlo.divide": LiftingRule(_divide),
-    "stablehlo.is_finite": LiftingRule(_is_finite),
+    "stablehlo.is_finite": LiftingRule(lambda op: jnp.abs(op.array(0)) < np.inf),
     "stablehlo.map": OF_JAX["stablehlo.map"],
     "stablehlo.maximum": LiftingRule(_extreme(lax.max, jnp.logical_or)),
     "stablehlo.minimum": LiftingRule(_extreme(lax.min, jnp.logical_and)),

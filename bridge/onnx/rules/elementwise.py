@@ -153,10 +153,6 @@ def _rounded(graph: Graph, value: Value) -> Value:
     return nodes.elementwise(graph, "Min", nodes.elementwise(graph, "Max", value, -np.inf), np.inf)
 
 
-def _select(graph: Graph, op: Operation) -> Value:
-    return nodes.where(graph, *op.operands)
-
-
 # Operations that ONNX has with the same meaning.
 _SAME = {
     "ceil": "Ceil", "cosine": "Cos", "exponential": "Exp", "floor": "Floor", "log": "Log",
@@ -186,5 +182,5 @@ RULES = {
     "stablehlo.tan": Rule(tan, elementary.ACCURACY, expand=False),
     "stablehlo.xor": Rule(elementary.bitwise("Xor"), expand=False),
     "stablehlo.compare": elementary.comparison(_total_order, _compare),
-    "stablehlo.select": Rule(_select, expand=False),
+    "stablehlo.select": Rule(lambda graph, op: nodes.where(graph, *op.operands), expand=False),
 }
