@@ -21,11 +21,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A dimension of a tensor that nothing else is known of.
-
-    Attributes:
-        name: the name of the value in the graph.
-    """
+    """A dimension of a tensor that nothing else is known of."""
 
     name: str
     axis: int
@@ -48,7 +44,6 @@ class Iteration:
     """The number of iterations that a loop has done.
 
     Attributes:
-        name: the name of the value in the graph.
         limit: the number of all iterations; None where it is dynamic.
     """
 

@@ -123,7 +123,6 @@ class DeferredCall:
     """A call that is one thing in an export, and another one in a program that JAX runs.
 
     Attributes:
-        name: the name of the function, for messages.
         exported: the function in a program that is exported.
         compiled: the function in a program that JAX runs; None where it must be exported.
         now: the function of values.

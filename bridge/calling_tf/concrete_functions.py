@@ -174,7 +174,6 @@ class TracedFunction:
     """A function that TensorFlow has traced.
 
     Attributes:
-        name: the name for messages and for the compiled program.
         function: the `tf.function`, which can tell its compiled form.
         results: the shape, with None for a dimension or a rank that is not known, and the dtype of
             each result.

@@ -30,7 +30,6 @@ class LinearMap:
         forward: the function, which JAX can differentiate and map.
         transpose: the same residuals, and one cotangent for each result -> one for each linear
             argument.
-        results: the avals of the results of `forward`.
     """
 
     forward: Linear

@@ -36,13 +36,10 @@ class GradientProblem:
     """A function with arguments, cotangents and tangents, to be computed on both sides.
 
     Attributes:
-        call: the function as a call with flat arguments and results.
         leaves: the arguments as JAX takes them.
         inputs: the indices of the arguments that TensorFlow differentiates.
         results: the indices of the results that it differentiates.
         cotangents: for each order the cotangents of the results of the order below.
-        function: the JAX function of the inputs.
-        tolerance: the allowed difference.
         precisions: for each result the least precise dtype of floats that it is computed with.
     """
 

@@ -54,13 +54,7 @@ _INTERRUPTED = 128 + signal.SIGINT  # as shells have it
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """One command of the program.
-
-    Attributes:
-        name: the word that the user types.
-        summary: the line of `--help`.
-        run: runs the command, and returns the exit status.
-    """
+    """One command of the program."""
 
     name: str
     summary: str

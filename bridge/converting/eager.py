@@ -49,10 +49,8 @@ class ModuleCall:
     shapes in all of the program: more than a tenth of what compiling a small function takes.
 
     Attributes:
-        module: the portable artifact.
         platform_index: the index of the platform among those of the module; None where the module
             takes no platform index.
-        results: the shape and dtype of each result.
     """
 
     module: bytes

@@ -24,7 +24,6 @@ class _ElementType:
     """The part that all narrow types have.
 
     Attributes:
-        name: the name that JAX has for it.
         mlir: the name that StableHLO has for it.
         bits: the number of bits, the sign included.
     """

@@ -68,11 +68,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Operation(Attributes):
-    """An operation whose operands have been walked.
-
-    Attributes:
-        name: the name, such as `stablehlo.add`.
-    """
+    """An operation whose operands have been walked."""
 
     name: str
     operands: tuple[Value, ...]

@@ -44,9 +44,7 @@ class Conversion:
     Attributes:
         source: the folder of a SavedModel, or the file of a serialized `Exported` or of StableHLO.
         signatures: the signatures of a SavedModel that it is to have; empty for the default ones.
-        platform: one of the platforms that the source was lowered for.
         gradient_order: how many times the functions are differentiated first.
-        overwrite: whether a file at the target may be replaced.
         options: the options that the format alone has, by name; those left out have their defaults.
     """
 
@@ -75,12 +73,7 @@ class ConvertCommand:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeCall:
-    """One call of a file, to be measured.
-
-    Attributes:
-        inputs: the inputs by name, in the order of the arguments.
-        outputs: the names of the outputs, in the order of the results.
-    """
+    """One call of a file, to be measured."""
 
     path: str
     signature: str

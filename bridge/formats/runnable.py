@@ -26,7 +26,6 @@ class Runnable:
     Attributes:
         name: the key of the signature, or the name of the function.
         inputs: the spec of each input; its path is that of the argument.
-        outputs: the names of the outputs, in the order of the results.
         bind: returns a function that calls it with these inputs, and returns the results in the
             order of the outputs, as arrays of the runtime.
         defaults: the values of inputs that need not be passed.

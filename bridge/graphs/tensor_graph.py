@@ -103,7 +103,6 @@ class _Shared:
         constants: the names of constants by their contents.
         constant_names: the names in `constants`.
         facts: the facts about values, by their names.
-        shapes: the shapes of results of nodes, by their names.
         scope: the place in the source that the next nodes come from.
         nodes_left: the number of nodes that may still be added.
         bytes_left: the number of bytes that computed constants may still have.
@@ -134,7 +133,6 @@ class TensorGraph:
         zero_copies: whether a 0 in the shape of a Reshape stands for the operand's size.
         max_padded_rank: the most dimensions that a Pad takes; None for any number.
         nodes: the nodes in an order in which they can run.
-        results: the outputs in their order.
         outer: the graph around it; None for the outermost one.
     """
 

@@ -49,7 +49,6 @@ class StoredVariable:
 
     Attributes:
         name: the name, if no other variable has it, else the path in the object graph.
-        spec: its shape and dtype.
         path: the path in the `params` of the file; None for what is not in there.
         aliases: what else it is called.
     """

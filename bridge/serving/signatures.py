@@ -88,7 +88,6 @@ class ServedSignature:
     """A signature as requests reach it.
 
     Attributes:
-        key: the key, such as `serving_default`.
         inputs: the inputs, sorted by name.
         outputs: the outputs, sorted by name.
         buckets: the sizes that the signature pads batches to, ascending.

@@ -128,11 +128,7 @@ def _static(shape: Sequence[Any] | None) -> tuple[int | None, ...] | None:
 
 
 class _NodeWriter:
-    """Writes the nodes of one function.
-
-    Attributes:
-        nodes: the nodes so far.
-    """
+    """Writes the nodes of one function."""
 
     functions: FunctionWriter
     graph: Graph

@@ -28,11 +28,7 @@ _FLAG = np.dtype(bool)
 
 @dataclass(frozen=True, slots=True)
 class ListedRow:
-    """The row that an iteration writes into an array, which is a list of rows until the end.
-
-    Attributes:
-        index: its index, a scalar of int32.
-    """
+    """The row that an iteration writes into an array, which is a list of rows until the end."""
 
     row: Value
     index: Value

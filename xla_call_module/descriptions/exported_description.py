@@ -69,14 +69,9 @@ class ExportedDescription:
     """All fields of an `Exported` but its module and its VJP.
 
     Attributes:
-        fun_name: the name of the Python function.
         in_tree: the structure of `(args, kwargs)`.
-        out_tree: the structure of the results.
-        in_avals: the flat arguments.
-        out_avals: the flat results.
         in_shardings: the sharding of each argument; None where it is left open.
         constraints: those of the scope of all symbolic dimensions, such as `b >= 4`, in its order.
-        nr_devices: the number of devices that it was lowered for.
         platforms: the platforms in the order of the platform index; JAX's names.
         ordered_effects: the types of the ordered effects, as `module.name`.
         disabled_checks: `platform` and `custom_call:TARGET`, in its order.

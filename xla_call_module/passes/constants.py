@@ -37,7 +37,6 @@ class Constant:
 
     Attributes:
         type: the tensor type as StableHLO writes it, such as `tensor<1000x1000xf32>`.
-        bytes: the number of bytes of its elements.
         location: the line of the Python source that it comes from.
     """
 

@@ -84,11 +84,7 @@ class ModulePass:
 
 @dataclass(frozen=True, slots=True)
 class UnparsedCall:
-    """A call that is made once its module is parsed, such as that of an `Exported`.
-
-    Attributes:
-        module: the portable artifact.
-    """
+    """A call that is made once its module is parsed, such as that of an `Exported`."""
 
     module: bytes
     make: Callable[[Any], CallModule]

@@ -21,7 +21,6 @@ class MeshAxis:
 
     Attributes:
         name: the name; empty where it is not known.
-        size: the number of devices along it.
         kind: `auto`, `explicit` or `manual`, as `jax.sharding.AxisType`.
     """
 

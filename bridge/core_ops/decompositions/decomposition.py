@@ -51,11 +51,9 @@ class Decomposition:
     """Operations or elements of StableHLO that are replaced by other ones.
 
     Attributes:
-        name: the subject, for messages.
         table: the rules, which are those of lifting for all that stays as it is.
         elements: the element types that it replaces, by MLIR's names.
         needs: the element types that the result may have although the module has none of them.
-        boundary: the form of arguments and results.
         is_wide: whether the rules compute with dtypes of 64 bits.
     """
 

@@ -166,7 +166,6 @@ class _Scan:
     """A loop that may become a Scan.
 
     Attributes:
-        graph: the graph that the operations are added to.
         body: the body of the loop, whose first inputs are the iteration number and condition.
         rounds: the number of iterations; 0 where it is not known.
     """
