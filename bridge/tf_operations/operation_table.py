@@ -68,11 +68,6 @@ def _assert(graph: Graph, op: Operation) -> Sequence[Value]:
     return ()
 
 
-def _nothing(graph: Graph, op: Operation) -> Sequence[Value]:
-    del graph, op
-    return ()
-
-
 def _native(op_type: str) -> Emit:
     """The composite as one operation, where TensorFlow has a kernel for its dtype."""
 
@@ -94,7 +89,7 @@ _CUSTOM_CALLS: Mapping[str, Rule] = {
     "annotate_device_placement": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "xla.sdy.FuncResultSharding": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "mhlo.tan": Rule(elementary.native("Tan"), CUSTOM_CALL_ATTRIBUTES, expand=False),
-    "shape_assertion": Rule(_nothing, CUSTOM_CALL_ATTRIBUTES, expand=False),
+    "shape_assertion": Rule(lambda *_: (), CUSTOM_CALL_ATTRIBUTES, expand=False),
     "stablehlo.dynamic_reduce_window": Rule(
         dynamic_reduce_window, CUSTOM_CALL_ATTRIBUTES, expand=False
     ),
