@@ -40,7 +40,7 @@ from xla_call_module.errors import (
     refusing_damage,
     remedy_for,
 )
-from xla_call_module.exported_fields import describe_fields, restore_fields
+from xla_call_module.exported_fields import describe_fields, restore_fields, restore_trees
 from xla_call_module.platforms import parse_platforms
 from xla_call_module.pytrees.tree_description import (
     describe_registered,
@@ -48,8 +48,8 @@ from xla_call_module.pytrees.tree_description import (
     is_plain_tree,
     leaf_paths,
 )
-from xla_call_module.pytrees.tree_nodes import TreeNode, Trees
-from xla_call_module.pytrees.tree_restoring import missing_classes, restore_tree
+from xla_call_module.pytrees.tree_nodes import TreeNode
+from xla_call_module.pytrees.tree_restoring import missing_classes
 from xla_call_module.shardings.mesh_placement import Mesh
 from xla_call_module.shardings.sharding_jax import exported_shardings
 from xla_call_module.stablehlo.attributes import read_changes
@@ -273,7 +273,7 @@ def to_exported(call: CallModule) -> export.Exported:
     exported = restore_fields(
         description,
         size=len(call.exported),
-        trees=None if call.trees is None else _restored(call.trees),
+        trees=call.trees and restore_trees(call.trees.arguments, call.trees.results),
         module=call.module,
         meshes=lambda: meshes,
     )
@@ -300,13 +300,6 @@ def _in_order(names: Sequence[str], wanted: Iterable[str]) -> tuple[str, ...]:
     """Return the wanted names: first those of the description, in its order."""
     wanted = tuple(wanted)
     return tuple(dict.fromkeys([*(name for name in names if name in wanted), *wanted]))
-
-
-def _restored(trees: Trees) -> tuple[tree_util.PyTreeDef, tree_util.PyTreeDef]:
-    """Return the treedefs of both; together, since functions in their static data are the same."""
-    both: Any = restore_tree(TreeNode("tuple", children=(trees.arguments, trees.results)))
-    in_tree, out_tree = both.children()
-    return in_tree, out_tree
 
 
 def _check_module(call: CallModule) -> tuple[Mesh, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from xla_call_module._jax import PassManager
 from xla_call_module.analyses.tensorflow_functions import return_functions
 from xla_call_module.call import CallModule
 from xla_call_module.passes.module_pass import ModulePass, ParsedCall
 from xla_call_module.passes.retargeting import describe_version, version_for
 from xla_call_module.stablehlo.attributes import read_changes, write_changes
 from xla_call_module.stablehlo.modules import walk
+from xla_call_module.stablehlo.rewriting import run_passes
 from xla_call_module.versions import Release
 
 _BEFORE = ("platforms", "linear_algebra", "constants", "gspmd", "composites", "mhlo_calls")
@@ -22,7 +22,7 @@ def _violation(parsed: ParsedCall) -> str:
 
 
 def _drop(parsed: ParsedCall) -> ParsedCall:
-    PassManager.parse("builtin.module(strip-debuginfo)").run(parsed.module.operation)
+    run_passes(parsed.module, "strip-debuginfo")
     return parsed.rewritten()
 
 
