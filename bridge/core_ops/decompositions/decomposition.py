@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bridge.core_ops.decompositions import control_flow, one_device
 from bridge.core_ops.decompositions.retracing import Boundary, Locations, retrace
-from bridge.core_ops.module_contents import ModuleContents
+from bridge.core_ops.stablehlo_operation import ModuleContents
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from xla_call_module.call import CallModule, TensorSpec, read_artifact_version
