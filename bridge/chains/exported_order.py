@@ -11,7 +11,6 @@ import gc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from jax import export
 
 from bridge.chains.lifted_export import export_vjp_of_lifted
@@ -23,12 +22,8 @@ from bridge.exporting.lowering import explain_gradient
 from bridge.loading.derivative_primitives import cause_of
 from xla_call_module.analyses.readable import is_plain
 from xla_call_module.call import CallModule
-from xla_call_module.errors import (
-    InteropError,
-    StructureError,
-    UnsupportedError,
-    VersionError,
-)
+from xla_call_module.dtypes import Array
+from xla_call_module.errors import InteropError, StructureError, UnsupportedError, VersionError
 from xla_call_module.exported import from_exported, strip_exported
 from xla_call_module.passes.module_pass import UnparsedCall
 from xla_call_module.versions import Release
@@ -92,7 +87,7 @@ class ExportedOrder:
         return dataclasses.replace(call, exported=carried_by(self.exported))
 
     @property
-    def constants(self) -> Mapping[str, np.ndarray[Any, Any]]:
+    def constants(self) -> Mapping[str, Array]:
         """No constants: they are in the module."""
         return {}
 

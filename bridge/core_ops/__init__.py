@@ -1,7 +1,6 @@
 """StableHLO, understood once: what targets share.
 
 stablehlo_operation.py   an operation, its regions and results, as rules see them; a target's table
-module_contents.py       the names of what a module is made of
 transform_composite.py   a Fourier transform, which a target may know
 graph_walk.py            a module is walked, each operation by its rule in that table
 shapes.py slicing.py gathers.py scatters.py windows.py dots.py branches.py collectives.py

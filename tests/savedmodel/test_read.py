@@ -16,7 +16,7 @@ from savedmodel.write import write_proto
 from xla_call_module import from_exported, retarget
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import FormatError, StructureError
-from xla_call_module.passes.locations import DROP_LOCATIONS
+from xla_call_module.passes.exported_form import DROP_LOCATIONS
 from xla_call_module.passes.module_pass import run_passes
 
 PARAMS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.zeros((0, 4), np.complex64)}

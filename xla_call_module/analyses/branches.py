@@ -48,12 +48,6 @@ def keep_platform(module: Any, platform_index: int) -> None:
         _write_out_taken(block, known)
 
 
-def keep_chosen(module: Any) -> None:
-    """Write out, in place, each branch that a constant chooses, as of what one platform lowers."""
-    for function in functions_of(module).values():
-        _write_out_taken(function.regions[0].blocks[0], {})
-
-
 def _reached(module: Any, platform_index: int) -> Iterator[tuple[Any, _Known]]:
     """Return the body of each function that is called, for each set of arguments that are known."""
     functions = functions_of(module)
@@ -130,13 +124,9 @@ def _evaluate(value: Any, known: _Known) -> int | None:
         return number
 
     arrays = {value: np.asarray(number) for value, number in known.items()}
-    numbers = ConstantValues(arrays, names=_FOLLOWED, evaluate=follow, fits=_is_scalar)
+    numbers = ConstantValues(arrays, names=_FOLLOWED, evaluate=follow, fits=lambda shape: not shape)
     found = numbers.of(value)
     return int(found) if found is not None and found.dtype.kind in "iu" else None
-
-
-def _is_scalar(shape: Sequence[int | None]) -> bool:
-    return not shape
 
 
 def _branch(case: Any, index: int) -> Any:

@@ -244,13 +244,14 @@ class TestFull:
         code = """
 import resource
 import savedmodel, numpy as np
-from savedmodel.variables import bundle_layout, bundle_writer
+from savedmodel.variables import bundle_layout
+from tests.savedmodel.variables.bundles import write_bundle
 from savedmodel.files.folder import new_folder
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 tensor = bundle_layout.BundleTensor("w", 1, (100_000,), lambda: [np.zeros(100_000, np.float32)])
 with new_folder(Path(sys.argv[1]), overwrite=True) as folder:
     (folder / "variables").mkdir()
-    bundle_writer.write_bundle(folder / "variables" / "variables", [tensor])
+    write_bundle(folder / "variables" / "variables", [tensor])
 """
         process = _start(code, tmp_path / "m")
         _, errors = process.communicate()

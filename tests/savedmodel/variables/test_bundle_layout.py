@@ -19,9 +19,9 @@ import savedmodel
 from savedmodel.variables import bundle_layout, bundle_writer
 from savedmodel.variables.bundle_layout import BundleSlice, BundleStrings, BundleTensor, lay_out
 from savedmodel.variables.bundle_reader import read_strings, read_tensor
-from savedmodel.variables.bundle_writer import write_bundle
 from savedmodel.variables.tensor_bundle import read_index
 from savedmodel.variables.tensor_slices import slice_key
+from tests.savedmodel.variables.bundles import write_bundle
 from xla_call_module.errors import StructureError
 
 UINT8 = 4

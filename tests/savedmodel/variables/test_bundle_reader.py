@@ -21,10 +21,10 @@ from savedmodel.protos.schema import SavedModel
 from savedmodel.variables import bundle_reader
 from savedmodel.variables.bundle_layout import BundleTensor
 from savedmodel.variables.bundle_reader import SharedTensor
-from savedmodel.variables.bundle_writer import write_bundle
 from savedmodel.variables.piece_checksums import PIECE_SIZE
 from savedmodel.variables.tensor_bundle import read_index
 from tests.policy.source import ROOT
+from tests.savedmodel.variables.bundles import write_bundle
 from xla_call_module.dtypes import DTYPES, WIDE
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 

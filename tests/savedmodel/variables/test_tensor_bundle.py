@@ -23,9 +23,9 @@ from savedmodel.protos.schema import BundleEntryProto, BundleHeaderProto
 from savedmodel.variables import bundle_reader, bundle_writer
 from savedmodel.variables.bundle_layout import BundleStrings, BundleTensor
 from savedmodel.variables.bundle_reader import read_strings, read_tensor
-from savedmodel.variables.bundle_writer import write_bundle
 from savedmodel.variables.tensor_bundle import read_index
 from tests.policy.source import ROOT
+from tests.savedmodel.variables.bundles import write_bundle
 from xla_call_module.dtypes import DTYPES, dtype_from_name
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 
@@ -542,7 +542,7 @@ class TestSystem:
         out = _run(
             "import resource\n"
             "from savedmodel.variables.bundle_layout import BundleTensor\n"
-            "from savedmodel.variables.bundle_writer import write_bundle\n"
+            "from tests.savedmodel.variables.bundles import write_bundle\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
             "try:\n"
             f"    write_bundle({str(tmp_path / 'v')!r},\n"
@@ -597,7 +597,7 @@ class TestSystem:
             "import numpy as np, resource\n"
             "from savedmodel.variables.bundle_reader import read_tensor\n"
             "from savedmodel.variables.bundle_layout import BundleTensor\n"
-            "from savedmodel.variables.bundle_writer import write_bundle\n"
+            "from tests.savedmodel.variables.bundles import write_bundle\n"
             "from savedmodel.variables.tensor_bundle import read_index\n"
             "def peak():\n"
             "    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10\n"

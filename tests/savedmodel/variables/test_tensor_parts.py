@@ -20,11 +20,11 @@ from savedmodel.files.sstable import decode_table, encode_table
 from savedmodel.protos.schema import BundleEntryProto
 from savedmodel.variables import bundle_writer, extents, piece_checksums, tensor_parts
 from savedmodel.variables.bundle_layout import BundleTensor
-from savedmodel.variables.bundle_writer import write_bundle
 from savedmodel.variables.data_files import DataFiles
 from savedmodel.variables.piece_checksums import PieceChecksums, encode_pieces, whole_checksum
 from savedmodel.variables.tensor_bundle import read_index
 from savedmodel.variables.tensor_parts import TensorParts
+from tests.savedmodel.variables.bundles import write_bundle
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import FormatError, StructureError
 

@@ -12,8 +12,8 @@ from bridge.chains.orders import ChainOptions
 from bridge.chains.residuals import split_at_residuals
 from xla_call_module.exported import from_exported
 from xla_call_module.passes.constants import hoist_constants
+from xla_call_module.passes.exported_form import DROP_LOCATIONS
 from xla_call_module.passes.linear_algebra import lower_linalg
-from xla_call_module.passes.locations import DROP_LOCATIONS
 from xla_call_module.passes.module_pass import open_pair, run_passes
 from xla_call_module.passes.pipeline import Target, prepare_chain, retarget
 from xla_call_module.passes.residuals import join_residuals

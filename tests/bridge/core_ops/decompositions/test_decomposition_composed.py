@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from jax import enable_x64
 
-from bridge.core_ops.decompositions.composed_operations import COMPOSED_OPERATIONS
-from bridge.core_ops.decompositions.decomposition import decompose
+from bridge.core_ops.decompositions.decomposition import COMPOSED_OPERATIONS, decompose
 from bridge.loading.exported_from_call import exported_from_call
 from tests.bridge.core_ops.decompositions.decomposing import contents
 from tests.bridge.onnx.written import exported
