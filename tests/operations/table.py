@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.operations.cases import (
     arrays,
+    compositions,
+    edges,
     images,
     linear_algebra,
     networks,
@@ -22,4 +24,6 @@ CASES = (
     *transforms.CASES,
     *sampling.CASES,
     *images.CASES,
+    *compositions.CASES,
+    *edges.CASES,
 )
