@@ -6,6 +6,7 @@ from tests.operations.cases import (
     arrays,
     images,
     linear_algebra,
+    modules,
     networks,
     primitives,
     sampling,
@@ -22,4 +23,5 @@ CASES = (
     *transforms.CASES,
     *sampling.CASES,
     *images.CASES,
+    *modules.CASES,
 )
