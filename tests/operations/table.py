@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from tests.operations.cases import (
     arrays,
+    convolutions,
     images,
     linear_algebra,
+    loops,
+    many_dimensions,
     modules,
     networks,
+    numbers,
     primitives,
     sampling,
     special_functions,
@@ -24,4 +28,8 @@ CASES = (
     *sampling.CASES,
     *images.CASES,
     *modules.CASES,
+    *numbers.CASES,
+    *loops.CASES,
+    *convolutions.CASES,
+    *many_dimensions.CASES,
 )
