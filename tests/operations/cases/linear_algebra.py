@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -41,6 +43,19 @@ def _up_to_signs(f, *arrays):
     """The values, and the vectors as far as they are determined."""
     values, vectors = f(*arrays)
     return values, abs(vectors)
+
+
+_KINDS = tuple(itertools.product((False, True), (0, 1, 2), (False, True)))
+
+
+def _multiplied(f, x):
+    """The products of the factors, and what other modes of a decomposition have."""
+    q, r = f(x, mode="complete")
+    return [q @ r, q.conj().T @ q, abs(f(x, mode="raw")[0])]
+
+
+def _of_parts(u, s, v):
+    return (u * s) @ v
 
 
 CASES = (
@@ -96,6 +111,39 @@ CASES = (
         for trans in (0, 1)
         for case in _scipy("solve_triangular", LOWER, B, lower=True, trans=trans)
     ],
+    *_linalg("qr", TALL, note="complete and raw", by=_multiplied),
+    *_values("svd", TALL, note="multiplied", by=lambda f, x: _of_parts(*f(x, False))),
+    *_values(
+        "eigh",
+        SYMMETRIC,
+        note="multiplied",
+        by=lambda f, x: (lambda v: (v[1] * v[0]) @ v[1].T)(f(x)),
+    ),
+    *Lines("jax.scipy.linalg", ("float32", "float64", "complex64"), loose=64)(
+        "solve_triangular",
+        SQUARE,
+        B,
+        note="each",
+        by=lambda f, a, b: [
+            f(a, b, lower=lower, trans=trans, unit_diagonal=unit) for lower, trans, unit in _KINDS
+        ],
+    ),
+    *Lines("jax.lax.linalg", ("float32", "float64", "complex64"), loose=64)(
+        "triangular_solve",
+        SQUARE,
+        B,
+        note="on the right",
+        by=lambda f, a, b: [
+            f(a, b.T, lower=lower, transpose_a=trans > 0, conjugate_a=trans > 1, unit_diagonal=unit)
+            for lower, trans, unit in _KINDS
+        ],
+    ),
+    *_lax(
+        "cholesky",
+        made(lambda: _DRAWN @ _DRAWN.T + np.eye(4) + np.triu(np.ones((4, 4)), 1), 4, 4),
+        note="of a triangle",
+        symmetrize_input=False,
+    ),
     *_scipy("qr", TALL, mode="economic"),
     *_scipy("qr_multiply", TALL, Operand((3, 5), extreme=False), mode="right"),
     *_long("polar", SQUARE),

@@ -20,6 +20,8 @@ CASES = (
     *_all("fft2 ifft2 fftn ifftn", Operand((2, 3, 4), extreme=False)),
     *_real("rfft ihfft", M),
     *_real("rfft", ODD, note="odd"),
+    *_real("rfft", Operand((1000,), extreme=False), note="of a thousand"),
+    *_all("fft", Operand((3, 5, 2), extreme=False), axis=1),
     *_real("rfft2 rfftn", Operand((2, 3, 4), extreme=False)),
     *_complex("irfft hfft", M),
     *_complex("irfft", M, n=7),
