@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -257,6 +258,34 @@ CASES = (
     *Lines("jax.lax", (*FLOATS, *SIGNED), elementwise=True)("abs", X),
     *_of_numbers("integer_pow", X, y=3),
     *_of_floats("integer_pow", X, y=-2),
+    *Lines("jax.lax", ("float16", "float32"), elementwise=True)(
+        "integer_pow",
+        X,
+        note="negative",
+        by=lambda f, x: [f.func(x, y) for y in (-3, -5, -8)],
+    ),
+    *_of_complex(
+        "pow", X, Operand((1,), 0, 4, dtype="int8", extreme=False), note="complex to integers"
+    ),
+    *_of_floats(
+        "cond",
+        X,
+        note="of each",
+        by=lambda f, x: jax.vmap(lambda y: f(y > 0, lambda z: jnp.log(z) * 2, lambda z: z, y))(x),
+    ),
+    *_of_floats(
+        "switch",
+        Operand((1,), -1, 4),
+        note="of each",
+        by=lambda f, x: jax.vmap(
+            lambda y: f(
+                jnp.nan_to_num(y, posinf=9, neginf=0).astype("int32"),
+                (jnp.sqrt, jnp.log, jnp.reciprocal),
+                y,
+            )
+        )(x),
+    ),
+    *_of_floats("bitcast_convert_type", X, note="to the same", by=lambda f, x: f(x, x.dtype) * x),
     *_of_numbers("clamp", X, X, X),
     *_of_any("select", TRUTH, X, X),
     *_of_any("select_n", TRUTH, X, X),
