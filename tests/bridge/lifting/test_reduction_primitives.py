@@ -53,6 +53,28 @@ def test_one_of_integers_is_mapped_over_both():
     assert_same(over_rows_last, np.swapaxes(expected, 0, 1))
 
 
+@pytest.mark.parametrize("is_windows", [False, True])
+@pytest.mark.parametrize("name", ["add", "multiply"])
+def test_derivatives_are_those_of_the_sum_or_product(name, is_windows):
+    """JAX itself has no derivative by the number that they begin with."""
+    rows, start = jnp.linspace(0.9, 1.1, 54, dtype=jnp.float32).reshape(9, 6), jnp.float32(1.5)
+
+    def reduced(x, start):
+        return _REDUCTIONS[is_windows](x, start, _OPERATIONS[name])
+
+    def expected(x, start):
+        total, combine = {"add": (jnp.sum, jnp.add), "multiply": (jnp.prod, jnp.multiply)}[name]
+        return combine(total(x, axis=0), start)
+
+    lifted = lift(reduced, rows, start)
+    # JAX does not transpose the product of windows. Each window has all of the rows.
+    backwards = [] if is_windows and name == "multiply" else [jax.jacrev]
+    for transform in (jax.jacfwd, *backwards):
+        wanted = transform(expected, argnums=(0, 1))(rows, start)
+        found = transform(lambda x, s: lifted(x, s)[4] if is_windows else lifted(x, s), (0, 1))
+        assert_same(found(rows, start), wanted, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("extreme", "share"), [(jnp.minimum, [0.5, 0, 0, 1]), (jnp.maximum, [0.5, 1, 0, 0])]
 )

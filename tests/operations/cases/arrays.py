@@ -64,7 +64,10 @@ CASES = (
         X,
         X,
     ),
-    *_of_floats("hypot logaddexp logaddexp2 arctan2", X, note="with a number", by=with_numbers),
+    *_of_floats("hypot logaddexp arctan2", X, note="with a number", by=with_numbers),
+    *Lines("jax.numpy", FLOATS, elementwise=True, loose=4)(
+        "logaddexp2", X, note="with a number", by=with_numbers
+    ),
     *_of_floats("nan_to_num", X),
     *_of_floats("ldexp", X, Operand((1,), -4, 5, dtype="int32", extreme=False)),
     *_of_floats("frexp", X),
