@@ -544,13 +544,14 @@ class DifferentiableCall:
                 self._passes = self._prepare([self, vjp], self._split(vjp))
             return self._passes
 
-    def _split(self, vjp: DifferentiableCall) -> tuple[UnparsedCall, UnparsedCall]:
-        from bridge.chains.residuals import split_at_residuals  # imports JAX
+    def _split(self, vjp: DifferentiableCall) -> tuple[CallModule, CallModule]:
+        # These import JAX.
+        from bridge.chains.exported_order import carried_by
+        from bridge.chains.forward_and_backward import export_both, split_at_residuals
 
-        sources = (self._source, vjp._source)
-        orders: Any = tuple(source.exported for source in sources)
-        calls: Any = tuple(source.whole() for source in sources)  # each has been asked for its call
-        return split_at_residuals(orders, calls, self._options.passes)
+        exported: Any = self._source.exported
+        above: Any = export_both(exported) or vjp._source.exported
+        return split_at_residuals(exported, above, self._options.passes, describe=carried_by)
 
     def _order_above(self, *, at_once: bool = False) -> DifferentiableCall:
         with self._lock:

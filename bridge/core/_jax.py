@@ -128,29 +128,20 @@ def traced_program(exported: export.Exported) -> core.ClosedJaxpr | None:
     return program if isinstance(program, core.ClosedJaxpr) else None
 
 
-def part_of_program(
-    program: core.ClosedJaxpr,
-    inputs: Sequence[core.Var],
-    equations: Sequence[core.JaxprEqn],
-    outputs: Sequence[core.Var | core.Literal],
-) -> Callable[..., Sequence[Any]]:
-    """Return some equations of a jaxpr as a function, with their names and places in the source.
+def without_results(exported: export.Exported, count: int) -> export.Exported:
+    """Return the description of a function that lacks the first of some flat results.
 
-    `jax.extend.core` has jaxprs without their form, and no way to change one (jax/_src/core.py,
-    `Jaxpr.replace`). The gate can go when it has.
+    JAX has private fields for the shardings of the results (jax/_src/export/_export.py). The gate
+    can go when there is a public way to change an `Exported`.
     """
-    jaxpr: Any = program.jaxpr
+    fields: dict[str, Any] = {
+        field.name: getattr(exported, field.name)[count:]
+        for field in dataclasses.fields(exported)
+        if field.name in ("out_avals", "out_shardings_hlo", "_out_named_shardings")
+    }
+    tree = tree_util.tree_structure(tuple(fields["out_avals"]))
     with private_name("residuals=True", "jax"):
-        part = jaxpr.replace(
-            invars=list(inputs),
-            eqns=list(equations),
-            outvars=list(outputs),
-            debug_info=jaxpr.debug_info.with_unknown_names(),
-        )
-    function: Callable[..., Sequence[Any]] = core.jaxpr_as_fun(
-        core.ClosedJaxpr(part, program.consts)
-    )
-    return function
+        return dataclasses.replace(exported, out_tree=tree, mlir_module_serialized=b"", **fields)
 
 
 def map_orders(
