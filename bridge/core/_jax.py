@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 from jax import export, lax, tree_util
-from jax.extend import core
+from jax.extend import core, source_info_util
 from jax.interpreters import ad
 from jax.sharding import NamedSharding
 
@@ -625,9 +625,28 @@ def bind_equation(equation: Any, operands: Iterable[Any]) -> Sequence[Any]:
     """
     bound = equation.primitive.get_bind_params(equation.params)
     functions, parameters = bound if isinstance(bound, tuple) else ((), bound)
-    with equation.ctx.manager:
+    source, around = equation.source_info, source_info_util.current_name_stack()
+    stack = around + source.name_stack
+    with source_info_util.user_context(source.traceback, name_stack=stack), equation.ctx.manager:
         results = equation.primitive.bind(*functions, *operands, **parameters)
     return results if equation.primitive.multiple_results else (results,)
+
+
+def traceback_at(file: str, line: int, function: str) -> Any:
+    """Return what JAX keeps of where an equation comes from, for a line of the user's program.
+
+    JAX makes it of the frames that run (jaxlib's `Traceback`), so a frame of that name and line
+    runs here. Without the gate the lines of lifted equations are those of this package. It can go
+    when JAX takes a line.
+    """
+    record = type(source_info_util.current().traceback).get_traceback
+    code = _RECORD.replace(
+        co_filename=file, co_firstlineno=line, co_name=function, co_qualname=function
+    )
+    return eval(code, {"record": record})  # noqa: S307
+
+
+_RECORD = compile("record()", "", "eval")
 
 
 @functools.cache
