@@ -48,6 +48,12 @@ def keep_platform(module: Any, platform_index: int) -> None:
         _write_out_taken(block, known)
 
 
+def keep_chosen(module: Any) -> None:
+    """Write out, in place, each branch that a constant chooses, as of what one platform lowers."""
+    for function in functions_of(module).values():
+        _write_out_taken(function.regions[0].blocks[0], {})
+
+
 def _reached(module: Any, platform_index: int) -> Iterator[tuple[Any, _Known]]:
     """Return the body of each function that is called, for each set of arguments that are known."""
     functions = functions_of(module)
