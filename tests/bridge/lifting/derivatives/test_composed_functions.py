@@ -101,7 +101,7 @@ def test_derivatives_of_functions_with_loops_of_any_size(name):
     if name == "betainc":
         function = lambda x, y: special.betainc(3.0, 2.0, y) * x  # noqa: E731
     x, y = jnp.array([1.5, 0.7, 3.0]), jnp.array([0.9, 0.2, 0.6])
-    lifted = lift(function, symbolic("b"), symbolic("b"))
+    lifted = lift(function, *[symbolic("b")] * 2)
     for transform in (lambda f: jax.jvp(f, (x, y), (x, y)), lambda f: jax.vjp(f, x, y)[1](x)):
         assert_same(
             *(jax.jit(lambda f=f, t=transform: t(f))() for f in (lifted, function)), rtol=1e-5
