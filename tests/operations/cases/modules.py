@@ -149,13 +149,6 @@ def _modules() -> Iterator[tuple[str, str, Sequence[Operand], str, str]]:
         %r = "stablehlo.dynamic_gather"(%x0, %x1, %n) <{{{_NUMBERS}}}> :
           (tensor<2x3xf32>, tensor<3x1xi32>, tensor<2xi64>) -> tensor<3x2xf32>""",
            "tensor<3x2xf32>; ")  # fmt: skip
-    yield ("DynamicConv", "", [Operand((1, 4, 2), dtype="float32", extreme=False),
-                               Operand((2, 2, 1), dtype="float32", extreme=False)],
-           """%n = stablehlo.constant dense<[[1, 2]]> : tensor<1x2xi64>
-        %r = "stablehlo.dynamic_conv"(%x0, %x1, %n) <{dimension_numbers =
-          #stablehlo.conv<[b, 0, f]x[0, i, o]->[b, 0, f]>, batch_group_count = 1 : i64,
-          feature_group_count = 1 : i64}> : (tensor<1x4x2xf32>, tensor<2x2x1xf32>,
-          tensor<1x2xi64>) -> tensor<1x6x1xf32>""", "tensor<1x6x1xf32>; ")  # fmt: skip
     yield ("Convolution", "reversed", [Operand((1, 4, 3, 4), dtype="float32", extreme=False),
                                        Operand((2, 2, 2, 4), dtype="float32", extreme=False)],
            """%r = stablehlo.convolution(%x0, %x1) dim_numbers =

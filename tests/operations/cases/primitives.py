@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -35,7 +36,8 @@ _of_any = Lines("jax.lax", ALL, elementwise=True)
 _series = Lines("jax.lax", ("float32", "float64"), elementwise=True, loose=16)
 _plane = Lines("jax.lax", COMPLEX, loose=4)
 _sizes = Lines("jax.lax", ("complex64",), elementwise=True, loose=4)
-_narrow = Lines("jax.lax", ("float32",), without=("vmap", "gradient", "second gradient"))
+_GRADIENTS = ("gradient", "second gradient")
+_narrow = Lines("jax.lax", ("float32",), without=("vmap", *_GRADIENTS))
 _shapes = Lines("jax.lax", (*ALL, *COMPLEX))
 _complex_rows = Lines("jax.lax", COMPLEX, loose=2)
 _of_indices = Lines("jax.lax", INTEGERS)
@@ -204,13 +206,13 @@ def _preferred(left, right, wanted):
     """Calls a product of arrays of two dtypes with the dtype of its result."""
 
     def run(f, x):
-        shifted = x + (np.float32(20) if "bool" in left else 0)
-        given = [shifted.astype(left), jnp.where(shifted > 30, 0, shifted)[::-1].astype(right)]
+        whole = jnp.where(jnp.floor(x) % 3 == 0, 0, jnp.floor(x))
+        given = [whole.astype(left), whole[::-1].astype(right)]
         found = [
             f(*given, axes, preferred_element_type=jnp.dtype(wanted))
             for axes in ((((1,), (1,)), ((0,), (0,))), (((), ()), ((0, 1, 2), (0, 1, 2))))
         ]
-        return [one.astype("int32") if wanted == "int8" else one for one in found]
+        return [lax.optimization_barrier(one) for one in found]
 
     return run
 
@@ -257,6 +259,32 @@ CASES = (
     *Lines("jax.lax", (*FLOATS, *SIGNED), elementwise=True)("abs", X),
     *_of_numbers("integer_pow", X, y=3),
     *_of_floats("integer_pow", X, y=-2),
+    *Lines("jax.lax", ("float16", "float32"), elementwise=True)(
+        "integer_pow",
+        X,
+        note="negative",
+        by=lambda f, x: [f.func(x, y) for y in (-3, -5, -8)],
+    ),
+    *_plane("pow", PLANE, integers(35, high=4, dtype="int8"), note="to integers"),
+    *_of_floats(
+        "cond",
+        X,
+        note="of each",
+        by=lambda f, x: jax.vmap(lambda y: f(y > 0, lambda z: jnp.log(z) * 2, lambda z: z, y))(x),
+    ),
+    *_of_floats(
+        "switch",
+        Operand((1,), -1, 4),
+        note="of each",
+        by=lambda f, x: jax.vmap(
+            lambda y: f(
+                jnp.nan_to_num(y, posinf=9, neginf=0).astype("int32"),
+                (jnp.sqrt, jnp.log, jnp.reciprocal),
+                y,
+            )
+        )(x),
+    ),
+    *_of_floats("bitcast_convert_type", X, note="to the same", by=lambda f, x: f(x, x.dtype) * x),
     *_of_numbers("clamp", X, X, X),
     *_of_any("select", TRUTH, X, X),
     *_of_any("select_n", TRUTH, X, X),
@@ -289,8 +317,11 @@ CASES = (
     ),
     *_plane("pow", PLANE, by=lambda f, z: [f(z, z**0 * 2.5), f(z + 6, z / 4)], note="plane"),
     *_plane("mul div", PLANE, by=lambda f, z: f(z, z[::-1] + 5), note="plane"),
-    *_sizes("abs sqrt sign", FAR, note="far"),
-    *_sizes("div", FAR, FAR, note="far"),
+    *_sizes("log log1p sqrt sign", FAR, note="far away"),
+    *Lines("jax.lax", ("complex64",), elementwise=True, without=_GRADIENTS)(
+        "abs", FAR, note="far away"
+    ),
+    *_sizes("div", FAR, FAR, note="far away"),
     *[
         case
         for kind in ("int4", "uint4")
@@ -550,16 +581,16 @@ CASES = (
         for case in (
             *_rows(
                 "reduce",
-                Operand((100, 6), 0.9, 1.1, extreme=False),
+                Operand((9, 6), 0.9, 1.1, extreme=False),
                 X0,
-                note=f"{name} from a number",
+                note=f"{name} from a start",
                 by=lambda f, x, y, combine=combine: f(x, y, combine, (0,)),
             ),
             *_float_rows(
                 "reduce_window",
                 Operand((9, 6), 0.9, 1.1),
                 X0,
-                note=f"{name} from a number",
+                note=f"{name} from a start",
                 by=lambda f, x, y, combine=combine: [
                     f(x, y, combine, (7, 1), (1, 1), "SAME"),
                     f(x, y, combine, (9, 1), (1, 1), "VALID"),
@@ -681,7 +712,7 @@ CASES = (
         for case in _fixed(
             "dot_general",
             Operand((4, 3, 5), -40, 40, extreme=False),
-            note=f"{left} {right} {wanted}",
+            note=f"{left}, {right} to {wanted}",
             by=_preferred(left, right, wanted),
         )
     ],

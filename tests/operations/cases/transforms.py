@@ -17,6 +17,16 @@ CASES = (
     *_all("fft ifft", M),
     *_all("fft ifft", ODD, note="odd"),
     *_all("fft", M, n=5, norm="ortho"),
+    *[
+        case
+        for length in (1, 2, 67, 120, 2 * 331)
+        for row in [Operand((2, length), extreme=False)]
+        for case in (
+            *_all("fft ifft", row, note=f"of {length}"),
+            *_real("rfft", row, note=f"of {length}"),
+            *_complex("irfft", row, note=f"of {length}", n=length),
+        )
+    ],
     *_all("fft2 ifft2 fftn ifftn", Operand((2, 3, 4), extreme=False)),
     *_real("rfft ihfft", M),
     *_real("rfft", ODD, note="odd"),
