@@ -192,7 +192,8 @@ CASES = (
     *_filled(
         "argmax argmin", M, note="special",
         by=lambda f, x: [f(x, 0), f(jnp.where(x > 0, jnp.nan, x), 1), f(x > 0, 1), f(x * 0, 1),
-                         f(jnp.full_like(x, -jnp.inf), 1)],
+                         f(jnp.full_like(x, -jnp.inf), 1), f(jnp.where(x > 0, jnp.nan, jnp.inf), 1),
+                         f(jnp.where(x > 0, jnp.nan, -jnp.inf), 1)],
     ),
     *_lax("cumsum cumprod cummax cummin cumlogsumexp", M, reverse=True),
     *Lines("jax.random", FLOATS, without=("empty", "gradient", "second gradient"), loose=16)(
@@ -271,7 +272,8 @@ CASES = (
     *_lax(
         "reduce_window", Operand((2, 6, 6, 3)), note="images",
         by=lambda f, x: [
-            f(x, np.array(-np.inf, x.dtype), lax.max, (1, *size, 1), (1, *stride, 1), padding)
+            f(y, np.array(-np.inf, x.dtype), lax.max, (1, *size, 1), (1, *stride, 1), padding)
+            for y in (x, jnp.minimum(x, -jnp.inf))
             for size, stride, padding in (
                 ((3, 3), (2, 2), "SAME"), ((2, 2), (2, 2), "VALID"), ((1, 3), (1, 1), "SAME"),
                 ((1, 3), (3, 1), "SAME"), ((5, 2), (1, 2), ((0, 0), (1, 3), (0, 1), (0, 0))),

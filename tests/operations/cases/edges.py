@@ -15,11 +15,15 @@ _NUMBERS = [0.9999999, 1.0000001, 1e-10, -1e-10, 33.3, 88, -80, 12345.678, 1e5, 
             3e38, -3e38, 1e-3, 0, -1]  # fmt: skip
 WIDE = fixed(_NUMBERS)
 OTHER = fixed([*_NUMBERS[5:], *_NUMBERS[:5]])
-POWERS = fixed([*np.linspace(-300, 300, 60), *np.exp2(np.linspace(-20, 20, 60))])
+# With those half between two numbers of few bits.
+POWERS = fixed([*np.linspace(-300, 300, 60), *np.exp2(np.linspace(-20, 20, 60)),
+                *(1 + n * 2.0**-bits for n in (1, 3) for bits in (3, 4, 5, 8, 11))])  # fmt: skip
 WHOLE = fixed([0, 1, 2, -3, 31, 32, 127, 128, -129, 255, 256, -32768, 65535, 2**24 + 1, 46341,
-               123456789, -987654321, 2**31 - 1, -(2**31), 2**53 + 1, -(2**62)])  # fmt: skip
+               123456789, -987654321, 2**31 - 1, -(2**31), 2**31 + 129, 2**31 + 384, 2**53 + 1,
+               -(2**62)])  # fmt: skip
 _PARTS = np.meshgrid([0.5, -1.2, 3, 0.25, 2e-3, -4, 1e-6], [1.5, 0.3, -2, 1e-4, 3])
 COMPLEX_PLANE = fixed((_PARTS[0] + 1j * _PARTS[1]).ravel())
+BEYOND = fixed([[1], [0], [-1], [2], [5], [-9]], "int32")
 M = rows(4)
 ROLLED_OVER = fixed(np.array([2**64 - 1, 2**64 - 2], np.uint64))
 
@@ -117,7 +121,17 @@ CASES = (
         "add sub mul", Operand((1,)), Operand((1,)), note="compared",
         by=lambda f, x, y: [f(x, y) > x, f(x, y) >> 1],
     ),
-    # At unsigned indices, and beyond.
+    # At indices that are unsigned, or beyond.
+    *Lines("jax.lax", FLOATS)(
+        "gather", Operand((3, 4)), BEYOND, note="at bounds",
+        by=lambda f, x, i: f(x, i, lax.GatherDimensionNumbers((1, 2), (), (0,)), (2, 3),
+                             mode="clip"),
+    ),
+    *Lines("jax.lax", FLOATS)(
+        "scatter_add", Operand((3, 4)), BEYOND, Operand((6, 3, 2), extreme=False),
+        note="at bounds",
+        by=lambda f, x, i, u: f(x, i, u, lax.ScatterDimensionNumbers((1, 2), (), (1,))),
+    ),
     *Lines("jax.lax", ("float32", "int32", "uint32"))(
         "gather", Operand((5, 4)), fixed([[2], [2**31 + 1], [7]], "uint32"), note="unsigned",
         by=lambda f, x, i: [f(x, i, _ROWS, (1, 4), mode=mode) for mode in ("clip", "fill")],
@@ -187,8 +201,8 @@ CASES = (
         by=lambda f, x, y: [f(x, y), f(x, y, preferred_element_type=np.int32)],
     ),
     *Lines("jax.lax", ("int8", "int32"))(
-        "dot", fixed(np.full((2, 600), -128)), fixed(np.full((600, 2), -128)), note="long and even",
-        by=lambda f, x, y: f(x, y, preferred_element_type=np.int32),
+        "dot", fixed(np.full((2, 2000), -127)), fixed(np.full((2000, 2), -127)),
+        note="beyond 24 bits", by=lambda f, x, y: f(x, y, preferred_element_type=np.int32),
     ),
     # Fourier transforms of other lengths.
     *[
