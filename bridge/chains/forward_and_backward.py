@@ -85,15 +85,16 @@ def split_at_residuals(
     `vjp` may be what `export_both` returns; `describe` returns what each of them carries.
     """
     arguments, results = len(exported.in_avals), len(exported.out_avals)
+    kept = exported.module_kept_var_idx
+    split = partial(split_residuals, arguments=arguments, results=results, kept=kept)
     unparsed = partial(_to_unparsed, options=options)
     if len(vjp.out_avals) == arguments:
         with open_pair(unparsed(exported), unparsed(vjp)) as pair:
-            both = join_results(*pair)
-            passes = split_residuals(both, arguments=arguments, results=results)
+            passes = split(join_results(*pair))
             names = [spec.name for spec in pair[0].call.args]
     else:
         with open_call(unparsed(vjp)) as both:
-            passes = split_residuals(both, arguments=arguments, results=results)
+            passes = split(both)
         program: Any = traced_program(exported)
         names = program.jaxpr.debug_info.arg_names
         vjp = without_results(vjp, results)

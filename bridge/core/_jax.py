@@ -14,7 +14,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -26,7 +25,7 @@ from jax.interpreters import ad
 from jax.sharding import NamedSharding
 
 from xla_call_module._jax import has_hlo_shardings
-from xla_call_module.errors import VersionError, private_name
+from xla_call_module.errors import private_name
 
 # For each argument or result its sharding; None where it has none.
 Shardings = tuple[NamedSharding | None, ...]
@@ -45,37 +44,6 @@ def unfiltered_tracebacks() -> Iterator[None]:
         yield
     finally:
         jax.config.update("jax_traceback_filtering", before)
-
-
-@contextmanager
-def user_locations() -> Iterator[None]:
-    """Return a context in which the locations of what is lowered have no frames of this library.
-
-    JAX leaves out the files that a private list has (jax/_src/source_info_util.py), and keeps what
-    it decided of each. What other threads lower meanwhile lacks the frames, too. Without the gate
-    modules are larger, and name the folder of this library. It can go when there is a public way.
-    """
-    try:
-        with private_name("locations without frames of this library", "jax"):
-            from jax._src import source_info_util as info
-
-            decisions = (info._exclude_path_regex, info.is_user_filename)
-            excluded, forget = info._exclude_paths, [each.cache_clear for each in decisions]
-    except VersionError:
-        excluded, forget = [], []
-    rooms = [*Path(__file__).parents[1].glob("*"), Path(__file__).parents[2] / "xla_call_module"]
-    # The command line calls this library as a user does, wherever the program lies that started it.
-    folders = [str(path) for path in rooms if path.name != "cli"]
-    excluded.extend(folders)
-    try:
-        for clear in forget:
-            clear()
-        yield
-    finally:
-        for path in folders:
-            excluded.remove(path)
-        for clear in forget:
-            clear()
 
 
 def outside_meshes() -> AbstractContextManager[Any]:

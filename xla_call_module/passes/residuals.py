@@ -47,11 +47,11 @@ _DONATED = ("tf.aliasing_output", "jax.buffer_donor")
 
 
 def split_residuals(
-    both: ParsedCall, *, arguments: int, results: int
+    both: ParsedCall, *, arguments: int, results: int, kept: Sequence[int]
 ) -> tuple[CallModule, CallModule]:
     """Return the forward and the backward pass of the program of both, whose module is used up.
 
-    Its first arguments and results are those of the call.
+    Its first arguments and results are those of the call, which takes the kept ones in any case.
     """
     both = run_on_module(both, [RETURN_FUNCTIONS])
     module, call = both.module, both.rewritten(_SPLIT).call
@@ -63,21 +63,20 @@ def split_residuals(
     residuals = _choose_residuals(body, gradients)
     specs = tuple(_residual_spec(body.values[n], index) for index, n in enumerate(residuals))
     copied = copy_module(module)
-    kept = _Body.of(copied, call, arguments).keep([*own, *residuals])
+    taken = _Body.of(copied, call, arguments).keep([*own, *residuals], arguments=kept)
     forward = dataclasses.replace(
         call,
         args=call.args[:arguments],
         results=(*call.results[:results], *specs),
-        kept=kept,
+        kept=taken,
         residual_results=len(specs),
     )
-    kept = body.keep(gradients, residuals=residuals)
-    count = len(call.args)
+    taken, count = body.keep(gradients, residuals=residuals), len(call.args)
     backward = dataclasses.replace(
         call,
         args=(*call.args, *specs),
         results=call.results[results:],
-        kept=(*kept, *range(count, count + len(specs))),
+        kept=(*taken, *range(count, count + len(specs))),
         residual_args=len(specs),
     )
     return _serialized(forward, copied), _serialized(backward, module)
@@ -179,18 +178,23 @@ class _Body:
         return found[::-1], read
 
     def keep(
-        self, outputs: Sequence[int], *, residuals: Sequence[int] | None = None
+        self,
+        outputs: Sequence[int],
+        *,
+        arguments: Iterable[int] = (),
+        residuals: Sequence[int] | None = None,
     ) -> tuple[int, ...]:
         """Leave of the function, in place, what computes outputs; return the arguments it takes.
 
-        Residuals are further arguments of a backward pass, and None of a forward pass. An assertion
-        stays where it can be made.
+        Some it takes though nothing reads them. Residuals are further arguments of a backward pass,
+        and None of a forward pass. An assertion stays where it can be made.
         """
         handed, absent = residuals or (), _Level.UNKNOWN if residuals is None else _Level.KNOWN
         asserts = {n for n, made in enumerate(self.outputs) if not made}
         also = {n for n in asserts if self.levels[n] is not absent}
         positions, read = self.needed(outputs, but=handed, also=also)
-        taken = [n for n, i in enumerate(self.arguments) if n in read or i == _PLATFORM_INDEX]
+        always = {_PLATFORM_INDEX, *arguments}
+        taken = [n for n, index in enumerate(self.arguments) if n in read or index in always]
         self._rewrite(positions, [*taken, *handed], outputs)
         return tuple(self.arguments[n] for n in taken if self.arguments[n] != _PLATFORM_INDEX)
 
@@ -294,7 +298,7 @@ def _drop(parsed: ParsedCall) -> ParsedCall:
     call = parsed.call
     inline_calls(parsed.module)
     body = _Body.of(parsed.module, call, len(call.args))
-    kept = body.keep(body.returned[: len(call.own_results)])
+    kept = body.keep(body.returned[: len(call.own_results)], arguments=call.kept)
     return parsed.rewritten(results=call.own_results, kept=kept, residual_results=0)
 
 
@@ -416,7 +420,7 @@ def _result_attributes(function: Any) -> list[Any]:
 
 def _attributes_of(value: Any) -> Any:
     """Return the attributes of a function's argument, such as its sharding; of others none."""
-    attributes = value.owner.owner.attributes if isinstance(value.owner, ir.Block) else ()
+    attributes: Any = value.owner.owner.attributes if isinstance(value.owner, ir.Block) else {}
     if "arg_attrs" not in attributes:
         return ir.DictAttr.get({})
     found = dictionary(ir.ArrayAttr(attributes["arg_attrs"])[ir.BlockArgument(value).arg_number])
