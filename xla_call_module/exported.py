@@ -273,7 +273,9 @@ def to_exported(call: CallModule) -> export.Exported:
     exported = restore_fields(
         description,
         size=len(call.exported),
-        trees=call.trees and restore_trees(call.trees.arguments, call.trees.results),
+        trees=None
+        if call.trees is None
+        else restore_trees(call.trees.arguments, call.trees.results),
         module=call.module,
         meshes=lambda: meshes,
     )

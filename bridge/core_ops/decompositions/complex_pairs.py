@@ -307,7 +307,6 @@ COMPLEX_AS_PAIRS = Decomposition(
         to_array=_as_parts,
     ),
     elements=frozenset({"complex<f32>", "complex<f64>"}),
-    needs=frozenset({"f32", "f64", "i1"}),
     boundary=Boundary(
         dtype=_part_dtype,
         shape=lambda shape, dtype: (*shape, 2) if dtype.kind == "c" else tuple(shape),

@@ -53,7 +53,6 @@ class Decomposition:
     Attributes:
         table: the rules, which are those of lifting for all that stays as it is.
         elements: the element types that it replaces, by MLIR's names.
-        needs: the element types that the result may have although the module has none of them.
         is_wide: whether the rules compute with dtypes of 64 bits.
     """
 
@@ -62,7 +61,6 @@ class Decomposition:
     operations: frozenset[str] = frozenset()
     custom_calls: frozenset[str] = frozenset()
     elements: frozenset[str] = frozenset()
-    needs: frozenset[str] = frozenset()
     boundary: Boundary = SAME_ARRAYS
     is_wide: bool = False
 

@@ -397,7 +397,6 @@ NARROW_TYPES_IN_WIDER = Decomposition(
         to_array=_stored,
     ),
     elements=frozenset(NARROW_TYPES),
-    needs=frozenset({"f32", "f64", "i1", "i8", "i32", "ui8"}),
     is_wide=True,
 )
 
