@@ -652,7 +652,7 @@ def traceback_at(file: str, line: int, function: str) -> Any:
     code = _RECORD.replace(
         co_filename=file, co_firstlineno=line, co_name=function, co_qualname=function
     )
-    return eval(code, {"record": record})  # noqa: S307
+    return eval(code, {"record": record})
 
 
 _RECORD = compile("record()", "", "eval")
