@@ -141,6 +141,11 @@ def _in_bytes(x):
     return lax.while_loop(lambda state: state[0] < np.uint8(250), step, (np.uint8(0), x))[1]
 
 
+def _in_int8(x):
+    rows = jnp.arange(300, dtype=x.dtype) + x[0]
+    return _loop(x, lambda i, b: b * 3 + _read(rows, i.astype(jnp.int8)), limit=300)
+
+
 def _longer(x):
     longer = jnp.concatenate([x, x, x[:1] - 7])
     return _loop(longer, lambda i, b: _write(b, i, _read(longer, i + 1) * 2), limit=x.shape[0])
@@ -159,9 +164,7 @@ LOOK_ALIKES = {
     "a counter that is written": lambda x: _loop(x, lambda i, b: _write(b, i, i)),
     "a counter of another course": _irregular,
     "a counter that overflows": _in_bytes,
-    "an index that overflows": lambda x: _loop(
-        x, lambda i, b: b + _read(jnp.arange(300), lax.convert_element_type(i, jnp.int8)), limit=300
-    ),
+    "an index that overflows": _in_int8,
     "another limit": lambda x: _loop(
         x, lambda i, b: b * 3 + i, going=lambda i, n, b: i < jnp.minimum(n, b[0])
     ),
