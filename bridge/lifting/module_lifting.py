@@ -52,6 +52,8 @@ _Values = ChainMap[Any, LiftedValue]
 
 # Operations of a function up to which its calls are written out.
 _MAX_INLINED = 16
+# The functions by which `scan` reads and writes a row, which `loops.py` looks for.
+_ROWS = ("dynamic_index_in_dim", "dynamic_update_index_in_dim")
 # Elements of a constant up to which a function is traced for its value.
 _MAX_CONSTANT = 1024
 # The function that `main` of an export calls after its checks of shapes.
@@ -213,6 +215,7 @@ class _Lifting:
             arrays = [operand for n, operand in enumerate(operands) if n not in sizes]
             return list(jax.tree.leaves(named(*map(as_array, arrays))))
         is_small = name in self._traced_names or self._size(name) <= _MAX_INLINED
+        is_small = is_small or name.startswith(_ROWS)
         if is_small or not self._table.has_functions:
             if call is None or self._table.around is not None:
                 return walk(*operands)

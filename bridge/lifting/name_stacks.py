@@ -70,9 +70,10 @@ class NameStacks:
     def _inside(self, parts: list[str]) -> list[str]:
         """Return the parts of a name without those of what is around the block."""
         if self._is_function:
-            calls = [n for n, part in enumerate(parts[:-1]) if "jit(" in part]
-            first = calls[:1] == [0] if self._is_traced else 1 + max(calls, default=-1)
-            return parts[first:]
+            calls = [number for number, part in enumerate(parts[:-1]) if "jit(" in part]
+            if self._is_traced:  # what was lifted once has its name twice
+                calls = [number for number in calls if set(parts[: number + 1]) == {parts[0]}]
+            return parts[calls[-1] + 1 :] if calls else parts
         around = self._around
         for known in (around, around[:-1]):
             if parts[: len(known)] == known and len(parts) > len(known):

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bridge.lifting.elementwise_primitives import COMPARISONS, negative_power, total_order
+from bridge.lifting.elementwise_primitives import COMPARISONS, negative_power
 from bridge.lifting.elementwise_primitives import RULES as OF_JAX
 from bridge.lifting.lifted_operation import Lift, LiftingRule
+from bridge.lifting.sorting_primitives import total_order
 from bridge.litert.lowering import bit_operations as bits
 from bridge.litert.lowering import elementary_lowerings
 from bridge.litert.lowering.lowered_operation import LoweredOperation, rounded
