@@ -15,7 +15,7 @@ from savedmodel.read import read_proto
 from savedmodel.write import write_proto
 from xla_call_module import from_exported, retarget
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import FormatError, StructureError
+from xla_call_module.errors import StructureError
 from xla_call_module.passes.locations import DROP_LOCATIONS
 from xla_call_module.passes.module_pass import run_passes
 
@@ -41,49 +41,6 @@ def test_calls_are_equal(folder, exported):
     call, vjp = (retarget(from_exported(order)) for order in (exported, exported.vjp()))
     assert function.chain == (call, run_passes(vjp, [DROP_LOCATIONS]))
     assert function.bound == {index: index for index in exported.module_kept_var_idx if index < 2}
-
-
-def test_names(folder):
-    signature = savedmodel.read(folder).default
-    assert signature.inputs == {"x": 2}
-    assert signature.outputs == {"output_0": 0, "output_1": 1}
-
-
-def test_values(folder):
-    values = {v.name: v.to_numpy() for v in savedmodel.read(folder).variables}
-    assert values.keys() == PARAMS.keys()
-    for name, value in values.items():
-        np.testing.assert_array_equal(value, PARAMS[name])
-
-
-def test_a_copy_has_the_same_variables(folder, tmp_path):
-    savedmodel.write(savedmodel.read(folder), tmp_path / "copy")
-    name = "variables/variables.data-00000-of-00001"
-    assert (tmp_path / "copy" / name).read_bytes() == (folder / name).read_bytes()
-    assert savedmodel.read(tmp_path / "copy").default.inputs == {"x": 2}
-
-
-def test_a_damaged_variable(folder):
-    data = folder / "variables" / "variables.data-00000-of-00001"
-    damaged = bytearray(data.read_bytes())
-    damaged[-1] ^= 1
-    data.write_bytes(damaged)
-    (weights,) = [v for v in savedmodel.read(folder).variables if v.name == "w"]
-    with pytest.raises(FormatError, match="checksum"):
-        list(weights.chunks())
-
-
-def test_calls_in_a_circle(folder):
-    from savedmodel.protos import schema
-
-    proto = schema.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
-    for function in proto.meta_graphs[0].graph_def.library.function:
-        for node in function.node_def:
-            if node.op == "StatefulPartitionedCall":
-                node.attr["f"].func.name = function.signature.name
-    (folder / "saved_model.pb").write_bytes(proto.SerializeToString())
-    with pytest.raises(FormatError, match="call each other without end"):
-        savedmodel.read(folder)
 
 
 def test_a_session_graph_has_the_sizes_of_the_inputs(tmp_path):

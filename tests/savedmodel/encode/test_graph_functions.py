@@ -7,7 +7,6 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import bridge
 import savedmodel
@@ -32,7 +31,6 @@ BOOL = dtype_from_name("bool", where="the test")
 W, X, Y = (GraphTensor(*one) for one in (
     ("w", F32, (3, 2)), ("x", F32, (None, 3)), ("ct", F32, (None, 2)),
 ))  # fmt: skip
-VALUE = np.arange(12, dtype=np.float32).reshape(4, 3) / 10
 WEIGHTS = {"w": np.arange(6, dtype=np.float32).reshape(3, 2) / 10}
 
 
@@ -84,69 +82,6 @@ def folder(tmp_path_factory):
     plain = dataclasses.replace(signature, function=function)
     savedmodel.write(dataclasses.replace(model, signatures=(plain,)), folder / "plain")
     return folder
-
-
-def operations_of(path):
-    """The operations in the functions of a file."""
-    library = read_proto(path).meta_graphs[0].graph_def.library
-    return {node.op for function in library.function for node in function.node_def}
-
-
-def assert_same_calls(path, other):
-    """Assert that two files have equal calls, also in their gradients."""
-    found, wanted = (savedmodel.read(one).signatures[0].function for one in (path, other))
-    assert found.chain == wanted.chain
-    assert found.call.exported == wanted.call.exported
-
-
-def test_calls_are_those_of_the_modules(folder):
-    assert "XlaCallModule" in operations_of(folder / "xla")
-    assert operations_of(folder / "plain") >= {"MatMul", "Tanh", "TanhGrad"}
-    assert "XlaCallModule" not in operations_of(folder / "plain")
-    assert_same_calls(folder / "plain", folder / "xla")
-    assert savedmodel.read(folder / "xla").signatures[0].function.operations == ()
-
-
-def test_graphs_are_read_again(folder, tmp_path):
-    model = savedmodel.read(folder / "plain")
-    graphs = model.signatures[0].function.operations
-    for found, wanted in zip(graphs, ORDERS, strict=True):
-        assert found.main.nodes == wanted.main.nodes
-        assert found.main.arguments == wanted.main.arguments
-        assert [(r.name, r.source) for r in found.main.results] == [
-            (r.name, r.source) for r in wanted.main.results
-        ]
-    savedmodel.write(model, tmp_path / "again")
-    assert operations_of(tmp_path / "again") == operations_of(folder / "plain")
-
-
-@pytest.mark.parametrize("times", [0, 1, 2])
-def test_tensorflow_runs_and_keeps_them(folder, tmp_path, times):
-    path = folder / "plain"
-    for number in range(times):
-        tf.saved_model.save(tf.saved_model.load(path), tmp_path / str(number))
-        path = tmp_path / str(number)
-    loaded, x = tf.saved_model.load(path), tf.constant(VALUE)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        (y,) = loaded(x=x).values()
-    np.testing.assert_allclose(y, layer(WEIGHTS, VALUE), rtol=1e-6)
-    gradient = tape.gradient(y, [x, loaded.params["w"]])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        w = tf.constant(WEIGHTS["w"])
-        tape.watch(w)
-        expected = tf.tanh(x @ w)
-    for found, wanted in zip(gradient, tape.gradient(expected, [x, w]), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5)
-    assert "XlaCallModule" not in operations_of(path)
-    assert_same_calls(path, folder / "xla")
-
-
-def test_jax_reads_them(folder):
-    loaded = bridge.load(folder / "plain")
-    y = loaded(VALUE)
-    np.testing.assert_allclose(y, layer(WEIGHTS, VALUE), rtol=1e-6)
 
 
 def test_a_call_without_its_function_is_damage(folder):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import bridge
 import savedmodel
-from savedmodel.variables import bundle_layout, bundle_writer
+from savedmodel.variables import bundle_writer
 from savedmodel.variables.bundle_layout import BundleSlice, BundleStrings, BundleTensor, lay_out
 from savedmodel.variables.bundle_reader import read_strings, read_tensor
 from savedmodel.variables.bundle_writer import write_bundle
@@ -30,10 +30,6 @@ UINT8 = 4
 def _tensor(key, size, holder=0):
     data = np.random.default_rng(size).integers(0, 256, size, np.uint8)
     return BundleTensor(key, UINT8, (size,), lambda: [data], holder=holder)
-
-
-def _sizes(layout):
-    return [sum(tensor.shape[0] for tensor in file.tensors) for file in layout.files]
 
 
 TENSORS = st.lists(st.integers(0, 1000), max_size=20)
@@ -60,11 +56,6 @@ def test_every_tensor_is_in_one_file_of_its_holder(sizes, count, holders):
             assert keys == sorted(keys)
 
 
-def test_the_order_of_the_tensors_does_not_matter():
-    tensors = [_tensor(f"k{n}", 100 * (n % 4)) for n in range(12)]
-    assert lay_out(tensors, 3) == lay_out(tensors[::-1], 3)
-
-
 @pytest.mark.parametrize(("gibibytes", "files"), [(0.1, 1), (1, 1), (1.5, 2), (7.5, 8), (100, 8)])
 def test_the_number_of_files_follows_from_the_size(gibibytes, files):
     size = int(gibibytes * 64) << 20
@@ -84,10 +75,6 @@ def test_slices_that_do_not_make_up_the_whole(parts, message):
     slices = tuple(BundleSlice(part, None) for part in parts)
     with pytest.raises(StructureError, match=f"Tensor w has {message}"):
         lay_out([BundleTensor("w", UINT8, (4,), None, slices=slices)])
-
-
-def _chunked(data):
-    return lambda: [data[start : start + 1000] for start in range(0, len(data), 1000)]
 
 
 def test_files_of_threads_are_those_of_one_thread(tmp_path, monkeypatch):
@@ -132,18 +119,6 @@ def test_slices_are_read_by_tensorflow_as_a_whole_and_in_parts(tmp_path):
     assert np.array_equal(restored[1], whole[1:5, 2:7])
 
 
-def test_all_files_are_written_at_the_same_time(tmp_path):
-    meeting = threading.Barrier(4, timeout=20)
-
-    def chunks():
-        meeting.wait()
-        yield bytes(10)
-
-    tensors = [BundleTensor(f"k{n}", UINT8, (10,), chunks) for n in range(4)]
-    write_bundle(tmp_path / "v", tensors, num_shards=4)
-    assert meeting.n_waiting == 0
-
-
 def test_a_file_that_fails_ends_the_others(tmp_path, monkeypatch):
     failed = threading.Event()
 
@@ -170,22 +145,6 @@ def test_a_file_that_fails_ends_the_others(tmp_path, monkeypatch):
     assert not (tmp_path / "v.index").exists()
 
 
-def test_who_is_told_of_the_bytes_can_end_it(tmp_path):
-    told = []
-
-    def written(size):
-        told.append(size)
-        if sum(told) >= 3000:
-            raise KeyboardInterrupt
-
-    data = np.zeros(9000, np.uint8)
-    tensors = [BundleTensor(f"k{n}", UINT8, (9000,), _chunked(data)) for n in range(3)]
-    with pytest.raises(KeyboardInterrupt):
-        write_bundle(tmp_path / "v", tensors, num_shards=3, written=written)
-    assert 3000 <= sum(told) <= 6000
-    assert not (tmp_path / "v.index").exists()
-
-
 def test_save_takes_a_number_of_files(tmp_path):
     params = {f"w{n}": np.full((n + 1, 3), n, np.float32) for n in range(6)}
     exported = jax.export.export(jax.jit(lambda params, x: x + params["w2"][0]))(
@@ -202,9 +161,3 @@ def test_save_takes_a_number_of_files(tmp_path):
         with pytest.raises(StructureError, match=f"num_shards is {wrong!r}"):
             bridge.save(exported, tmp_path / "n", params=params, num_shards=wrong)
     assert os.listdir(tmp_path) == ["m"]
-
-
-def test_the_default_is_one_file_as_before(tmp_path):
-    assert bundle_layout._BYTES_PER_FILE == 1 << 30
-    write_bundle(tmp_path / "v", [_tensor("a", 100), _tensor("b", 50)], num_shards=None)
-    assert sorted(os.listdir(tmp_path)) == ["v.data-00000-of-00001", "v.index"]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import bridge
 import savedmodel
@@ -26,7 +23,7 @@ from savedmodel.variables.piece_checksums import PIECE_SIZE
 from savedmodel.variables.tensor_bundle import read_index
 from tests.policy.source import ROOT
 from xla_call_module.dtypes import DTYPES, WIDE
-from xla_call_module.errors import DtypeError, FormatError, StructureError
+from xla_call_module.errors import DtypeError, FormatError
 
 DATA = "variables/variables.data-00000-of-00001"
 
@@ -61,39 +58,6 @@ def _same(left, right):
     assert left.tobytes() == right.tobytes()
 
 
-def test_every_dtype_and_shape(folder):
-    variables = savedmodel.read(folder).variables
-    assert {variable.name for variable in variables} == PARAMS.keys()
-    for variable in variables:
-        value = variable.shared()
-        _same(value, PARAMS[variable.name])
-        _same(value, variable.to_numpy())
-        assert type(value) is np.ndarray
-        assert not value.flags.writeable
-        assert value.flags.aligned
-
-
-def test_after_tensorflow_saved_it_again(folder, tmp_path):
-    loaded = tf.saved_model.load(folder)
-    tf.saved_model.save(loaded, tmp_path / "again", signatures=loaded.signatures)
-    # TensorFlow puts tensors next to each other in the file.
-    for variable in savedmodel.read(tmp_path / "again").variables:
-        assert variable.shared().flags.aligned
-        _same(variable.shared(), PARAMS[variable.name])
-        if variable.dtype.name != "bool":
-            _same(np.asarray(jnp.asarray(variable.shared())), PARAMS[variable.name])
-
-
-def test_a_value_that_comes_from_no_file():
-    dtype = next(dtype for dtype in DTYPES if dtype.name == "bfloat16")
-    value = _values(dtype, (2, 3))
-    variable = savedmodel.Variable("w", dtype, (2, 3), chunks=lambda: iter([value]))
-    _same(variable.shared(), value)
-    assert not variable.shared().flags.writeable
-    with pytest.raises(StructureError, match="The variable w has no value"):
-        savedmodel.Variable("w", dtype, (2, 3)).shared()
-
-
 def _flip(path, offset):
     data = bytearray(path.read_bytes())
     data[offset] ^= 0x40
@@ -113,13 +77,6 @@ def test_a_damaged_tensor_and_its_neighbours(folder):
                 variable.shared()
         with pytest.raises(FormatError, match="the checksum"):
             variable.to_numpy()
-
-
-def test_a_bool_that_is_neither(tmp_path):
-    data = np.array([0, 1, 2], np.uint8)
-    write_bundle(tmp_path / "v", [BundleTensor("b", 10, (3,), lambda: [data])])
-    with pytest.raises(FormatError, match="'b' is bool, and has a byte 2"):
-        SharedTensor(read_index(tmp_path / "v"), "b")()
 
 
 def test_a_bool_that_is_neither_in_any_piece(tmp_path):
@@ -157,41 +114,12 @@ def test_it_is_read_once_while_it_is_held_whatever_the_threads(folder, monkeypat
     assert len(read) > len(variables)
 
 
-def test_the_index_and_the_data_file_are_opened_once(folder, monkeypatch):
-    opened = []
-    reads = savedmodel.decode.objects.read_index
-    monkeypatch.setattr(
-        savedmodel.decode.objects,
-        "read_index",
-        lambda prefix, within: (opened.append(prefix), reads(prefix, within=within))[1],
-    )
-    files = len(os.listdir("/proc/self/fd"))
-    variables = savedmodel.read(folder).variables
-    for variable in variables:
-        variable.shared()
-    assert len(opened) == 1
-    assert len(os.listdir("/proc/self/fd")) == files + 2  # and the folder
-
-
 def test_a_model_outlives_its_folder(folder, exported):
     variables = savedmodel.read(folder).variables
     other = {name: value + value.dtype.type(1) for name, value in PARAMS.items()}
     bridge.save(exported, folder, params=other, overwrite=True)
     for variable in variables:
         _same(variable.shared(), PARAMS[variable.name])
-
-
-@pytest.mark.parametrize(("size", "message"), [(0, "the file ends"), (4096, "the file ends")])
-def test_a_data_file_that_is_too_short(folder, size, message):
-    os.truncate(folder / DATA, min(size, (folder / DATA).stat().st_size - 1))
-    with pytest.raises(FormatError, match=rf"data-00000-of-00001, byte \d+: {message}"):
-        savedmodel.read(folder)
-
-
-def test_a_missing_data_file(folder):
-    (folder / DATA).unlink()
-    with pytest.raises(FormatError, match="data-00000-of-00001, byte 0: no file is there"):
-        savedmodel.read(folder)
 
 
 @pytest.mark.parametrize(
