@@ -14,7 +14,6 @@ import tensorflow as tf
 from jax import enable_x64, lax
 
 import bridge
-from xla_call_module.errors import InteropError
 
 X = np.linspace(-1, 1, 6).astype(np.float32).reshape(2, 3)
 
@@ -99,20 +98,6 @@ def test_a_function_inside_a_function(mode):
     assert mode(lambda x: outer(middle(inner(x))))(tf.constant(1.0)).numpy() == 7
 
 
-def test_the_same_function_many_times(mode):
-    """Its module is in the graph as often, its export is made once."""
-    traces = []
-    converted = bridge.convert(lambda x: traces.append(1) or x + 1)
-
-    def run(x):
-        for _ in range(5):
-            x = converted(x)
-        return x
-
-    assert mode(run)(tf.constant(1.0)).numpy() == 6
-    assert len(traces) == 1
-
-
 def test_a_module_with_variables(tmp_path):
     """What is trained in TensorFlow is seen by the function, before and after a reload."""
 
@@ -186,20 +171,6 @@ class TestTraces:
             converted(np.eye(2))
         assert len(traces) == 3
 
-    def test_what_fails_is_tried_again(self):
-        attempts = []
-
-        def function(x):
-            attempts.append(1)
-            if len(attempts) == 1:
-                raise OSError("at first")
-            return x
-
-        converted = bridge.convert(function)
-        with pytest.raises(OSError, match="at first"):
-            converted(1.0)
-        assert converted(1.0).numpy() == 1
-
     def test_it_goes_with_its_function(self):
         """Nothing at module level keeps a converted function, or what it was made of."""
 
@@ -231,18 +202,6 @@ class TestThreads:
         for thread in threads:
             thread.join()
         assert errors == []
-
-    def test_one_export_for_all(self):
-        traces, results = [], {}
-        converted = bridge.convert(lambda x: traces.append(x.shape) or x * 2)
-
-        def call(index):
-            for _ in range(5):
-                results[index] = converted(tf.constant([float(index)])).numpy().tolist()
-
-        self._run(call, 8)
-        assert results == {index: [2.0 * index] for index in range(8)}
-        assert traces == [(1,)]
 
     def test_every_shape_and_its_gradient(self):
         traces, results = [], {}
@@ -282,41 +241,6 @@ class TestGradients:
 
         assert mode(gradients)(*args).numpy().tolist() == [3, 0]
 
-    @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "complex64"])
-    def test_dtypes(self, dtype):
-        converted = bridge.convert(lambda x: x * x)
-        x = tf.cast([1.5, -2.0], dtype)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = converted(x)
-        gradient = tape.gradient(y, x)
-        assert gradient.dtype == x.dtype
-        np.testing.assert_array_equal(tf.cast(gradient, tf.complex64), [3, -4])
-
-    def test_complex_ones_are_tensorflows(self, mode):
-        """They are the conjugates of JAX's."""
-
-        def native(z, w):
-            return tf.exp(z) * tf.math.conj(w) * z**2 + tf.cast(tf.abs(w), tf.complex64)
-
-        converted = bridge.convert(
-            lambda z, w: jnp.exp(z) * jnp.conj(w) * z**2 + jnp.abs(w).astype(jnp.complex64)
-        )
-        z, w, upstream = (
-            tf.constant(values, tf.complex64)
-            for values in ([1 + 2j, -0.3j], [0.5 - 1j, 2 + 1j], [1 - 1j, 2j])
-        )
-
-        def gradients(function, *args):
-            with tf.GradientTape() as tape:
-                tape.watch(args)
-                y = function(*args)
-            return tape.gradient(y, args, output_gradients=upstream)
-
-        ours = mode(lambda *args: gradients(converted, *args))(z, w)
-        for mine, theirs in zip(ours, gradients(native, z, w), strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=2e-6)
-
     def test_without(self, mode):
         converted = bridge.convert(lambda x: (x * 2, x.astype(int)), with_gradient=False)
         x = tf.constant(1.5)
@@ -348,52 +272,6 @@ class TestGradients:
             y = converted(x)
         with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
             tape.gradient(y, x)
-
-
-class TestOptions:
-    def test_options_that_are_wrong(self):
-        with pytest.raises(InteropError, match=r"'metal' is unknown; expected some of cpu, cuda"):
-            bridge.convert(_double, platforms=["metal"])
-        with pytest.raises(InteropError, match="'all' is unknown; expected 'platform'"):
-            bridge.convert(_double, disabled_checks=["all"])
-
-    def test_a_custom_call_that_is_allowed(self):
-        """What it names is not there on the CPU, so it traces and fails when it runs."""
-        converted = bridge.convert(
-            lambda x: jax.ffi.ffi_call("made_up", x)(x), disabled_checks=["custom_call:made_up"]
-        )
-        concrete = tf.function(converted).get_concrete_function(tf.TensorSpec([2]))
-        assert concrete.structured_outputs.shape == (2,)
-
-
-class TestWhatCannotRun:
-    @pytest.mark.parametrize("ordered", [False, True])
-    def test_callbacks(self, ordered):
-        shape = jax.ShapeDtypeStruct((2,), "float32")
-
-        def printing(x):
-            jax.debug.print("{}", x, ordered=ordered)
-            return x
-
-        functions = [
-            printing,
-            lambda x: jax.experimental.io_callback(np.sin, shape, x, ordered=ordered),
-            lambda x: jax.pure_callback(np.sin, shape, x),
-        ]
-        for function in functions:
-            with pytest.raises(
-                InteropError, match=r"calls back to Python.* To do: leave pure_callback"
-            ):
-                bridge.convert(function)(tf.ones(2))
-
-    def test_what_jax_says_is_passed_on(self):
-        def missing(x):
-            raise NotImplementedError("for later")
-
-        with pytest.raises(NotImplementedError, match="for later"):
-            bridge.convert(missing)(1.0)
-        with pytest.raises(TypeError, match="incompatible shapes for broadcasting"):
-            bridge.convert(lambda x, y: x + y)(tf.ones(2), tf.ones(3))
 
 
 class TestPlainOperations:
@@ -446,13 +324,6 @@ class TestPlainOperations:
         np.testing.assert_allclose(found[0], loss(self.X), rtol=1e-5, atol=1e-6)
         expected = jax.grad(lambda x: (loss(x) ** 2).sum())(self.X)
         np.testing.assert_allclose(found[1], expected, rtol=1e-4, atol=1e-5)
-
-    def test_forward_mode(self, call):
-        x = tf.constant(self.X)
-        with tf.autodiff.ForwardAccumulator(x, tf.ones_like(x)) as accumulator:
-            y = call(x)
-        expected = jax.jvp(self.layer, (self.X,), (np.ones_like(self.X),))[1]
-        np.testing.assert_allclose(accumulator.jvp(y), expected, rtol=1e-5, atol=1e-6)
 
     def test_what_tensorflow_saves_of_it_is_read_in_jax(self, call, tmp_path):
         module = tf.Module()

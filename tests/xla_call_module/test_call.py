@@ -11,14 +11,12 @@ import pytest
 from jax import export
 
 from xla_call_module import CallModule, TensorSpec, from_exported
-from xla_call_module.call import bind_symbols, read_artifact_version
+from xla_call_module.call import bind_symbols
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import (
     DtypeError,
     FormatError,
-    PlatformError,
     StructureError,
-    VersionError,
 )
 
 FLOAT = dtype_from_name("float32", where="x")
@@ -30,43 +28,9 @@ def call():
     return from_exported(export.export(jax.jit(lambda x, n: x * n))(*args))
 
 
-def _spec(*shape):
-    return TensorSpec(shape, FLOAT, "args[0]")
-
-
 def _call(module, *shapes):
     specs = [TensorSpec(shape, FLOAT, f"args[{i}]['x']") for i, shape in enumerate(shapes)]
     return CallModule("f", module, 9, ("cpu",), tuple(specs), (), tuple(range(len(specs))))
-
-
-@pytest.mark.parametrize("kept", [(1, 0), (0, 0), (0, 2), (-1, 0), (-1,), (5,)])
-def test_kept_arguments(call, kept):
-    with pytest.raises(StructureError, match=r"kept arguments \[.*\] are not ascending indices"):
-        dataclasses.replace(call, kept=kept)
-
-
-@pytest.mark.parametrize("platforms", [(), ("metal",), ("cpu", "CUDA")])
-def test_platforms(call, platforms):
-    with pytest.raises(
-        PlatformError, match=r"expected some of cpu, cuda, rocm, tpu. To do: export"
-    ):
-        dataclasses.replace(call, platforms=platforms)
-
-
-@pytest.mark.parametrize("version", [-1, 0, 3, 5, 11, 99])
-def test_calling_conventions(call, version):
-    with pytest.raises(VersionError, match=rf"convention {version}; understood are 6 to 10"):
-        dataclasses.replace(call, version=version)
-
-
-def test_properties(call):
-    assert [str(spec) for spec in call.operands] == ["float32[2]", "int32[]"]
-    assert dataclasses.replace(call, kept=(1,)).operands == call.args[1:]
-    assert not call.has_platform_index
-    assert dataclasses.replace(call, platforms=("cpu", "tpu")).has_platform_index
-    assert call.symbols == ()
-    assert call.stablehlo_version == read_artifact_version(call.module) >= (1, 0, 0)
-    assert _call(call.module, ("b", 3), None, ("floordiv(seq, 2)",)).symbols == ("b", "seq")
 
 
 @pytest.mark.parametrize(
@@ -84,26 +48,6 @@ def test_properties(call):
 def test_a_module_that_is_no_artifact(call, module):
     with pytest.raises(FormatError, match=rf"The module's {len(module)} bytes begin with"):
         dataclasses.replace(call, module=module)
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        TensorSpec((2, "b", "2*b"), FLOAT, "args[0]", "x"),
-        TensorSpec((), dtype_from_name("bool", where="x"), "result['é']", element="float0"),
-        TensorSpec(None, FLOAT, "", is_zero=True),
-        TensorSpec((0,), dtype_from_name("uint32", where="x"), "args[0]", "key", "key<fry>"),
-    ],
-)
-def test_a_spec_round_trips(spec):
-    assert TensorSpec.from_json(spec.to_json(), where="here") == spec
-
-
-def test_a_spec_as_text():
-    assert [str(_spec(2, "b")), str(_spec())] == ["float32[2,b]", "float32[]"]
-    assert str(TensorSpec(None, FLOAT, "args[0]")) == "float32[...]"
-    assert _spec(2, "b").static_shape == (2, None)
-    assert TensorSpec(None, FLOAT, "args[0]").static_shape is None
 
 
 @pytest.mark.parametrize(

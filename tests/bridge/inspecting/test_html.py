@@ -17,7 +17,7 @@ import bridge
 from bridge.cli.main import main
 from bridge.inspecting.html import to_html
 from bridge.inspecting.markup import element, to_markup
-from bridge.inspecting.pictures import Area, areas_of, draw_sizes
+from bridge.inspecting.pictures import areas_of, draw_sizes
 from tests.jax_versions import ERF
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\x1b[31m"
@@ -111,42 +111,15 @@ def test_it_shows_what_the_report_has(page):
         assert part in text
 
 
-def test_every_release_is_drawn(page):
-    texts = re.findall(r"<title>TensorFlow (\S+): ([^<]*)</title>", page)
-    assert [name for name, _ in texts] == [f"2.{minor}" for minor in range(14, 22)]
-    reading = [name for name, why in texts if why == "reads the file"]
-    assert reading == [f"2.{minor}" for minor in range(int(ERF[2:]), 22)]
-
-
 def test_the_areas_fill_the_picture(report):
     areas = areas_of(report)
     assert [area.bytes for area in areas] == sorted((a.bytes for a in areas), reverse=True)
     assert _drawn(to_markup(draw_sizes(areas))) == pytest.approx(920 * 300, rel=0.01)
 
 
-def test_many_areas_are_drawn_as_others():
-    areas = [Area(f"v{index}", 1000 - index, "variable") for index in range(500)]
-    picture = to_markup(draw_sizes(areas))
-    assert "100 others" in picture
-    assert picture.count("<rect") == 401
-    assert _drawn(picture) == pytest.approx(920 * 300, rel=0.01)
-
-
-def test_areas_of_very_different_sizes():
-    areas = [Area("large", 10**12, "variable"), *[Area("small", 1, "graph")] * 5]
-    assert to_markup(draw_sizes(areas)).count("<rect") == 6
-    assert to_markup(draw_sizes([Area("empty", 0, "variable")])).count("<rect") == 0
-
-
 def _drawn(picture):
     sizes = re.findall(r'<rect [^>]*width="([\d.]+)" height="([\d.]+)"', picture)
     return sum(float(width) * float(height) for width, height in sizes)
-
-
-def test_a_file_without_variables(tmp_path):
-    exported = jax.export.export(jax.jit(lambda: jnp.zeros(())))()
-    bridge.save(exported, tmp_path / "m", gradient_order=0)
-    ElementTree.fromstring(to_html(bridge.inspect(tmp_path / "m")).removeprefix("<!DOCTYPE html>"))
 
 
 def test_elements_escape_what_is_text():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import jax
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
-from jax import export, lax
+from jax import lax
 
 from tests.exports import call_of
 from xla_call_module.analyses.readable import _OLD, is_read_as_written
@@ -83,11 +82,6 @@ def test_what_is_listed_is_the_same_in_the_oldest_release(calls, name):
     assert _names(artifact) <= _OLD
 
 
-def test_most_of_the_list_is_in_the_programs(calls):
-    found = set().union(*(_names(call.module) for call in calls.values()))
-    assert len(found) > 60
-
-
 @pytest.mark.parametrize("function", [lax.erf, jnp.arccosh, lambda x: lax.top_k(x, 2)])
 def test_a_composite_gets_another_form(function):
     call = call_of(function, X + 1)
@@ -95,20 +89,6 @@ def test_a_composite_gets_another_form(function):
         pytest.skip("this JAX lowers the function to operations that are old")
     assert not is_read_as_written(call, NEWEST)
     assert _for_running(call, NEWEST) == retarget(call, NEWEST)
-
-
-def test_other_releases_get_another_form(calls):
-    call, old = calls["one for another"], parse_release("2.19")
-    assert is_read_as_written(call, parse_release("2.20"))
-    assert not is_read_as_written(call, old)
-    assert _for_running(call, old).stablehlo_version == old.stablehlo
-    newer = re.sub(rb"StableHLO_v1\.\d\d", b"StableHLO_v1.99", call.module, count=1)
-    assert not is_read_as_written(dataclasses.replace(call, module=newer), NEWEST)
-
-
-def test_shapes_that_are_asserted_get_another_form():
-    spec = jax.ShapeDtypeStruct(export.symbolic_shape("b, b"), np.float32)
-    assert not is_read_as_written(call_of(jnp.sin, spec), NEWEST)
 
 
 def test_the_calling_convention_is_that_of_the_release(calls):
