@@ -23,7 +23,7 @@ MODES = ("eager", "graph", "jit", "saved", "tf_saved", "resaved")
 ORDER = 3
 BY_NAME = {case.name: case for case in CASES}
 # In all modes and to the third order each takes seconds.
-IN_FULL = ("elementwise", "softmax", "sort", "fori_loop", "complex products", "fft")
+IN_FULL = ("elementwise", "fori_loop", "complex products")
 # Other versions of JAX run every sixth only.
 MARKED = [
     pytest.param(index, id=case.name, marks=[pytest.mark.alike] if index % 6 else [])

@@ -247,6 +247,7 @@ def test_warmup(place, monkeypatch):
 
 def test_verify(place, monkeypatch):
     """TensorFlow reads by the path."""
+    pytest.importorskip("tensorflow")
     run = tensorflow_process.run_trials
     runs = []
 
