@@ -54,20 +54,6 @@ def test_a_session_graph_has_the_sizes_of_the_inputs(tmp_path):
     assert {name: spec.shape for name, spec in specs.items()} == {"x": (0, "x_1"), "y": (3,)}
 
 
-def test_places_of_a_list_are_in_the_order_of_their_numbers(tmp_path):
-    params = [np.float32(number) for number in range(12)]
-    bridge.save(
-        lambda params, x: sum(params) + x,
-        tmp_path / "m",
-        params=params,
-        args="f32[]",
-        gradient_order=0,
-    )
-    read = savedmodel.read(tmp_path / "m")
-    assert [name for name, _ in read.params.children] == [str(number) for number in range(12)]
-    assert [read.variables[leaf.index].to_numpy() for _, leaf in read.params.children] == params
-
-
 def test_what_only_runs_before_a_call_is_no_operand(tmp_path):
     """Sizes that belong together are compared before, and the call waits for that."""
     folder = tmp_path / "model"

@@ -131,14 +131,3 @@ def test_signatures_and_padded_batches_are_checked(tmp_path):
         bridge.save({"train": train}, tmp_path / "m", updates=0, batch_buckets=(1, 8), **options)
     with pytest.raises(StructureError, match="no parameters that updates= could assign"):
         bridge.save(lambda x: (x, x), tmp_path / "m", args="f32[b]", updates=0)
-
-
-def test_a_parameter_has_one_new_value(tmp_path):
-    def step(params, x):
-        new = params["w"]["a"] + x
-        return {"a": new}, new * 2
-
-    params = {"w": {"a": np.float32(1)}}
-    updates = {"w": 0, "w/a": 1}
-    with pytest.raises(StructureError, match="two new values for w/a, by updates="):
-        bridge.save(step, tmp_path / "m", params=params, args="f32[]", updates=updates)
