@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import io
+import os
+import pickle
 import re
 import sys
 import tempfile
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 
 import bridge
-from xla_call_module.errors import MissingDependencyError, StructureError, installing
+from xla_call_module.errors import FormatError, MissingDependencyError, StructureError, installing
 
 beam = pytest.importorskip("apache_beam")
 
@@ -24,6 +26,7 @@ from apache_beam.ml.inference.base import (  # noqa: E402
     ModelMetadata,
     RunInference,
 )
+from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
 from apache_beam.testing.util import assert_that, equal_to  # noqa: E402
 
 from bridge.beam import ModelHandler  # noqa: E402
@@ -119,6 +122,14 @@ class TestPipelines:
             found = results | beam.Map(_values)
             assert_that(found, equal_to([[2.0 * n] * 3 for n in range(3)]))
 
+    def test_worker_processes(self, model):
+        """The handler goes to them, and each loads the model for itself."""
+        workers = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+        options = PipelineOptions(["--runner=FnApiRunner", *workers])
+        with beam.Pipeline(options=options) as pipeline:
+            results = pipeline | beam.Create(_rows(6)) | RunInference(ModelHandler(model))
+            assert_that(results | beam.Map(_values), equal_to([[2.0 * n] * 3 for n in range(6)]))
+
     def test_another_model_takes_over(self, versions):
         """As Beam says where a file is that it watches."""
         other = str(versions / "9" / "saved_model.pb")
@@ -156,6 +167,14 @@ def _counters(pipeline):
 class TestHandler:
     """The handler itself, as Beam calls it."""
 
+    def test_it_holds_no_model(self, model):
+        handler = ModelHandler(model, batch_buckets=(2, 8))
+        handler.run_inference(_rows(3), handler.load_model())
+        again = pickle.loads(pickle.dumps(handler))
+        assert len(pickle.dumps(handler)) < 1000
+        results = again.run_inference(_rows(3), again.load_model())
+        assert [_values(result) for result in results] == [[2.0 * n] * 3 for n in range(3)]
+
     def test_options_are_what_beam_asks_for(self, model):
         handler = ModelHandler(
             model,
@@ -180,6 +199,11 @@ class TestHandler:
         buckets = ModelHandler(model, batch_buckets=(8, 32))
         assert buckets.batch_elements_kwargs() == {"max_batch_size": 32}
 
+    def test_environment_variables(self, model, monkeypatch):
+        monkeypatch.setenv("TESTED_BEAM", "before")
+        ModelHandler(model, env_vars={"TESTED_BEAM": "after"}).set_environment_vars()
+        assert os.environ["TESTED_BEAM"] == "after"
+
     @pytest.mark.parametrize(
         ("options", "shared", "copies"),
         [({}, False, 1), ({"large_model": True}, True, 1), ({"model_copies": 3}, True, 3)],
@@ -187,6 +211,11 @@ class TestHandler:
     def test_sharing(self, model, options, shared, copies):
         handler = ModelHandler(model, **options)
         assert (handler.share_model_across_processes(), handler.model_copies()) == (shared, copies)
+
+    def test_bytes(self, model):
+        handler = ModelHandler(model)
+        assert handler.get_num_bytes(_rows(3)) == 36
+        assert handler.get_num_bytes([{"x": _rows(1)[0], "pair": (np.int8(1), np.zeros(2))}]) == 29
 
     def test_updates(self, versions):
         handler = ModelHandler(versions / "2")
@@ -216,6 +245,12 @@ class TestHandler:
     def test_what_are_no_options(self, model, options, message):
         with pytest.raises(StructureError, match=message):
             ModelHandler(model, **options)
+
+    def test_no_model(self, tmp_path, model):
+        with pytest.raises(FormatError, match=r"has no saved_model.pb, and no numbered folders"):
+            ModelHandler(tmp_path).load_model()
+        with pytest.raises(StructureError, match="no signature 'x'; it has serving_default, sums"):
+            ModelHandler(model, signature="x").load_model()
 
     def test_without_beam(self, monkeypatch):
         monkeypatch.delitem(sys.modules, "bridge.beam")
@@ -290,3 +325,7 @@ class TestAddresses:
         del loaded
         gc.collect()
         assert list(temporary.iterdir()) == []
+
+    def test_no_model(self):
+        with pytest.raises(FormatError, match=r"store://nothing has no saved_model"):
+            ModelHandler("store://nothing").load_model()

@@ -17,7 +17,7 @@ from jax.test_util import check_grads
 import bridge
 from bridge import InteropError
 from xla_call_module.dtypes import DTYPES, WIDE
-from xla_call_module.errors import ArgumentError, DtypeError, StructureError
+from xla_call_module.errors import ArgumentError, DtypeError, FormatError, StructureError
 
 X = np.linspace(-1.0, 2.0, 6, dtype=np.float32).reshape(2, 3)
 
@@ -206,6 +206,22 @@ def test_the_gradient_is_that_which_tensorflow_was_told():
     np.testing.assert_array_equal(jax.grad(bridge.call_tf(straight_through))(1.4), 3.0)
 
 
+@pytest.mark.parametrize("order", [1, 2])
+def test_the_gradient_that_tensorflow_was_told_is_mapped(order):
+    @tf.custom_gradient
+    def cubed(x):
+        return x**3, lambda cotangent: cotangent * 100.0 * x
+
+    def derivative(function):
+        for _ in range(order):
+            function = jax.grad(function)
+        return function
+
+    called = derivative(bridge.call_tf(tf.function(lambda x: cubed(x) * 2.0)))
+    expected = [[200.0, 400.0], [200.0, 200.0]][order - 1]
+    np.testing.assert_allclose(jax.vmap(called)(jnp.array([1.0, 2.0])), expected)
+
+
 @pytest.mark.parametrize("compiled", [True, False])
 def test_branches_have_gradients(compiled):
     def function(x):
@@ -221,6 +237,22 @@ def test_branches_have_gradients(compiled):
     assert jax.jvp(called, (0.5,), (1.0,))[1] == 1.0
 
 
+def test_slices_of_a_gradient_are_added_up():
+    called = bridge.call_tf(lambda table: tf.gather(table, [0, 0, 1]))
+    np.testing.assert_array_equal(jax.grad(total(called))(X), [[2.0] * 3, [1.0] * 3])
+
+
+def test_nothing_is_logged_of_what_tensorflow_cannot_vectorize(caplog):
+    tf.get_logger().addHandler(caplog.handler)
+    try:
+        mapped = jax.vmap(bridge.call_tf(lambda x: tf.bitcast(x, tf.int32)))(X[0])
+        tf.get_logger().error("heard")
+    finally:
+        tf.get_logger().removeHandler(caplog.handler)
+    np.testing.assert_array_equal(mapped, X[0].view(np.int32))
+    assert {record.message for record in caplog.records} == {"heard"}
+
+
 @pytest.mark.parametrize("how", ["plain", "gradient"])
 def test_what_tensorflow_cannot_vectorize_is_one_program(how):
     """JAX batches the operations of the module, where it did so one element after another."""
@@ -231,6 +263,11 @@ def test_what_tensorflow_cannot_vectorize_is_one_program(how):
     assert not {"scan[", "while["} & set(re.findall(r"\w+\[", str(jax.make_jaxpr(mapped)(X))))
     expected = np.stack([function(row) for row in X])
     np.testing.assert_allclose(mapped(X), expected, rtol=1e-6)
+
+
+def test_no_elements_are_mapped_to_none():
+    found = jax.vmap(bridge.call_tf(lambda x: tf.reduce_sum(x)))(jnp.zeros((0, 3)))
+    assert found.shape == (0,)
 
 
 @pytest.fixture(scope="module")
@@ -314,6 +351,13 @@ def test_a_saved_model_that_is_only_signatures_is_called_by_the_default_one(tmp_
     tf.saved_model.save(module, str(tmp_path / "two"), signatures=concrete)
     with pytest.raises(StructureError, match="signatures first, second, none of which"):
         bridge.call_tf(tmp_path / "two")
+
+
+def test_the_linear_algebra_of_tensorflow_needs_no_library():
+    def function(x):
+        return tf.linalg.cholesky(tf.matmul(x, x, transpose_b=True) + tf.eye(2))
+
+    np.testing.assert_allclose(jax.jit(bridge.call_tf(function))(X), function(X), rtol=1e-5)
 
 
 REFUSED = {
@@ -494,6 +538,11 @@ def test_a_python_value_is_bound_first():
         bridge.call_tf(training)(X)
 
 
+def test_a_path_without_a_model_is_refused(tmp_path):
+    with pytest.raises(FormatError, match=r"is not a SavedModel.*holds saved_model\.pb"):
+        bridge.call_tf(tmp_path)
+
+
 def test_wrong_options_are_refused_at_once():
     with pytest.raises(StructureError, match="variables is 'frozen'; expected one of 'live'"):
         bridge.call_tf(tf.sin, variables="frozen")
@@ -523,6 +572,12 @@ def test_what_is_linear_is_transposed(name, how):
     )
     found, expected = (jax.linear_transpose(f, x)(cotangents)[0] for f in functions)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_it_is_transposed_in_one_of_its_arguments():
+    called = bridge.call_tf(lambda x, y: x * tf.sin(y))
+    (found,) = jax.linear_transpose(lambda x: called(x, X), X)(jnp.ones_like(X))
+    np.testing.assert_allclose(found, np.sin(X), rtol=1e-6)
 
 
 @pytest.mark.parametrize("function", [tf.sin, lambda x: x * x])

@@ -90,6 +90,28 @@ def test_what_stablehlo_has_no_operation_of_is_exported(function):
         np.testing.assert_allclose(run(x), function(x), rtol=1e-5)
 
 
+def test_there_and_back_three_deep_in_jax():
+    function = in_jax
+    for _ in range(3):
+        function = bridge.call_tf(bridge.convert(function))
+        np.testing.assert_allclose(jax.jit(function)(X)["y"], in_jax(X)["y"], rtol=RTOL)
+    np.testing.assert_array_equal(function(X)["n"], in_jax(X)["n"])
+    np.testing.assert_allclose(
+        jax.jit(jax.grad(outer(function)))(X), jax.grad(outer(in_jax))(X), rtol=RTOL
+    )
+
+
+def test_order_two_there_and_back_three_deep_in_jax():
+    def second(function):
+        return jax.grad(lambda x: (jax.grad(outer(function))(x) ** 2).sum())
+
+    function = in_jax
+    for _ in range(3):
+        function = bridge.call_tf(bridge.convert(function))
+    for run in (second(function), jax.jit(second(function))):
+        np.testing.assert_allclose(run(X), second(in_jax)(X), rtol=1e-4)
+
+
 def test_order_two_there_and_back_three_deep_in_tensorflow():
     function = in_tensorflow
     for _ in range(3):
@@ -131,6 +153,25 @@ def test_variables_there_and_back_are_gradients_of_the_parameters():
     pulled = tape.gradient(loss, variables)
     for name, wanted in expected.items():
         np.testing.assert_allclose(pulled[name], wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("compiled", [None, True])
+def test_there_and_back_three_deep_in_tensorflow(compiled):
+    function = in_tensorflow
+    for _ in range(3):
+        function = bridge.convert(bridge.call_tf(function))
+
+    @tf.function(jit_compile=compiled, autograph=False)
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            results = function(x)
+        return results, tape.gradient(results["y"], x)
+
+    results, gradient = run(tf.constant(X))
+    np.testing.assert_allclose(results["y"], in_tensorflow(X)["y"], rtol=RTOL)
+    expected = jax.grad(lambda x: in_jax(x)["y"].sum())(X)
+    np.testing.assert_allclose(gradient, expected, rtol=RTOL)
 
 
 def test_a_loaded_model_of_keras_goes_to_jax_and_back(tmp_path):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import re
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ import tensorflow as tf
 from jax import enable_x64, export
 
 import bridge
+from bridge.converting import converted_function
 from tests.bridge.models import bit_patterns
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import (
@@ -84,6 +86,10 @@ class TestDtypes:
         ):
             bridge.convert(lambda x: x)({"a": [tf.ones(2), value()]})
 
+    def test_a_byte_order_that_is_not_the_machines(self):
+        converted = bridge.convert(lambda x: x + 1)
+        assert converted(np.arange(3, dtype=">f4")).numpy().tolist() == [1, 2, 3]
+
 
 class TestNumbers:
     @pytest.mark.parametrize(
@@ -129,6 +135,12 @@ class TestNumbers:
         with pytest.raises(StructureError, match=said):
             bridge.convert(lambda x: x)(value)
 
+    def test_an_enumeration(self):
+        class Color(enum.IntEnum):
+            RED = 3
+
+        assert bridge.convert(lambda x: x + 1)(Color.RED).numpy() == 4
+
     @pytest.mark.parametrize(
         "value",
         [
@@ -167,6 +179,11 @@ class TestContainers:
         assert isinstance(ordered, OrderedDict)
         assert (list(ordered), point.y.numpy(), nothing) == (["b", "a"], 2.0, None)
 
+    def test_dictionaries_of_every_kind(self):
+        converted = bridge.convert(lambda tree: tree["a"] + tree["b"])
+        for kind in (dict, OrderedDict, lambda d: defaultdict(float, d)):
+            assert converted(kind({"a": 1.0, "b": 2.0})).numpy() == 3
+
     def test_a_registered_class_in_an_exported(self):
         """It need not be registered for serialization, since nothing is written."""
         layer = Layer(jax.ShapeDtypeStruct((2, 3), "float32"), "dense")
@@ -202,6 +219,11 @@ class TestContainers:
         assert mode(bridge.convert(lambda: None))() is None
         assert mode(bridge.convert(lambda x, y: [y]))({}, tf.ones(2))[0].numpy().tolist() == [1, 1]
 
+    def test_no_elements(self, mode):
+        converted = bridge.convert(lambda x, y: (x @ y, jnp.concatenate([x, x]), x.sum(1)))
+        product, pair, sums = mode(converted)(tf.ones((0, 3)), tf.ones((3, 2)))
+        assert (product.shape, pair.shape, sums.shape) == ((0, 2), (0, 3), (0,))
+
 
 class TestKeys:
     """Typed PRNG keys cross as their key data."""
@@ -229,6 +251,13 @@ class TestKeys:
             tape.watch(x)
             total = converted(data, x)[-1]
         np.testing.assert_array_equal(tape.gradient(total, x), [2, 6])
+
+    def test_arrays_of_keys_and_other_generators(self):
+        converted = bridge.convert(jax.vmap(lambda key: jax.random.bits(key, (2,))))
+        for impl in ("threefry2x32", "rbg", "unsafe_rbg"):
+            keys = jax.random.split(jax.random.key(0, impl=impl), 3)
+            expected = jax.vmap(lambda key: jax.random.bits(key, (2,)))(keys)
+            np.testing.assert_array_equal(converted(keys), expected)
 
     def test_an_exported_takes_keys_and_their_data(self):
         key = jax.random.key(7)
@@ -280,6 +309,16 @@ class TestDefaults:
         run = mode(lambda x, m: converted(x, mask=m, scale=tf.constant(3.0)))
         assert run(tf.constant([1.0, 2.0]), tf.constant([0.0, 1.0])).numpy().tolist() == [0, 6]
 
+    def test_a_default_between_arguments(self):
+        def function(x, flag=False, y=None, /, z=None):
+            assert flag is False
+            return x + (0 if y is None else y) + (0 if z is None else z)
+
+        converted = bridge.convert(function)
+        for call in (converted, tf.function(converted)):
+            assert call(tf.constant(1.0)).numpy() == 1
+            assert call(tf.constant(1.0), z=tf.constant(2.0)).numpy() == 3
+
     def test_a_default_before_what_has_no_name(self):
         """It cannot be left out, so it arrives as what it is."""
 
@@ -290,6 +329,15 @@ class TestDefaults:
         assert converted(2.0, 1, 3.0).numpy() == 5
         assert converted(2.0, 1, 3.0, 4.0).numpy() == 9
         assert converted(2.0, 1).numpy() == 2
+
+    def test_a_function_that_does_not_tell_its_parameters(self):
+        class Callable:
+            __signature__ = "none"
+
+            def __call__(self, x):
+                return x + 1
+
+        assert bridge.convert(Callable())(1.0).numpy() == 2
 
     def test_parameters_that_are_bound(self, mode):
         bound = functools.partial(lambda x, kind: x * (2 if kind == "double" else 3), kind="double")
@@ -317,6 +365,11 @@ class TestDefaults:
             StructureError, match=rf"{where} of <lambda> is a static argument of jax"
         ):
             converted(*args, **kwargs)
+
+    def test_static_arguments_are_noticed_without_the_gate(self, monkeypatch):
+        monkeypatch.setattr(converted_function, "static_parameters", lambda fun: ((), ()))
+        with pytest.raises(StructureError, match=r"some of its arguments are static\. To do: bind"):
+            bridge.convert(jax.jit(lambda x, n: x, static_argnums=1))(1.0, 3)
 
 
 def test_metadata():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections import OrderedDict
 
@@ -16,7 +17,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 import bridge
 from tests.work import times_called
 from xla_call_module._jax import parse_artifact, serialize_artifact
-from xla_call_module.errors import DtypeError, StructureError
+from xla_call_module.errors import DtypeError, InteropError, StructureError, VersionError
 
 FLOAT = jax.ShapeDtypeStruct((), "float32")
 
@@ -49,6 +50,13 @@ def _tree(a=2.0, b=1):
     return {"a": a, "b": [b]}
 
 
+def test_values(converted, mode):
+    run = mode(lambda a, b, x, s: converted(_tree(a, b), x, scale=s))
+    result = run(tf.constant(2.0), tf.constant(1), tf.ones((4, 3)), tf.constant(0.5))
+    np.testing.assert_array_equal(result["y"], np.ones((4, 3)))
+    assert result["n"].numpy() == 5
+
+
 def test_one_that_was_serialized(exported):
     """It is differentiated with its VJP, and without one by its operations."""
     x = tf.ones((1, 3))
@@ -73,6 +81,19 @@ def test_one_without_a_vjp_that_is_not_differentiable():
     match = r"without its VJP, which its operations do not yield.*everse.*serialize\(vjp_order=1\)"
     with pytest.raises(StructureError, match=match):
         tape.gradient(y, x)
+
+
+def test_python_numbers_take_the_dtype(exported):
+    converted = bridge.convert(
+        export.export(jax.jit(lambda x, n: x + n))(
+            jax.ShapeDtypeStruct((), "bfloat16"), jax.ShapeDtypeStruct((), "uint8")
+        )
+    )
+    result = converted(1.5, 2)
+    assert (result.dtype, float(result)) == (tf.bfloat16, 3.5)
+    assert float(converted(True, 2)) == 3
+    with pytest.raises(DtypeError, match=r"args\[1\] has dtype float32; it was exported for uint8"):
+        converted(1.5, 2.5)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +234,19 @@ class TestX64:
         with pytest.raises(DtypeError, match=r"args\[1\] has dtype float64; it was .* for int64"):
             converted(np.array([1.0, 2.0]), 0.5)
 
+    def test_a_narrow_one_refuses_wide_tensors_while_x64_is_on(self):
+        narrow = bridge.convert(export.export(jax.jit(jnp.sin))(FLOAT))
+        wide = tf.constant(1.0, tf.float64)
+        with (
+            enable_x64(True),
+            pytest.raises(
+                DtypeError, match=r"args\[0\] has dtype float64; it was exported for float32"
+            ),
+        ):
+            narrow(wide)
+        with pytest.warns(UserWarning, match=r"args\[0\] is a float64 tensor, .* with float32"):
+            assert narrow(wide).dtype == tf.float32
+
 
 class TestWideTensors:
     """While x64 is off, JAX makes 32-bit numbers of 64-bit ones."""
@@ -261,6 +295,46 @@ class TestWideTensors:
             tf.float64,
             [6.0],
         )
+
+    def test_x64_on(self, mode):
+        x = tf.constant([1.0, 2.0], tf.float64)
+        with enable_x64(True):
+            run = mode(bridge.convert(lambda x, n: jnp.sin(x) * n))
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = run(x, tf.constant(3, tf.int64))
+        gradient = tape.gradient(y, x)
+        assert (y.dtype, gradient.dtype) == (tf.float64, tf.float64)
+        np.testing.assert_allclose(gradient, 3 * np.cos([1.0, 2.0]), rtol=1e-15)
+
+    def test_python_numbers_are_wide_and_weak_while_x64_is_on(self):
+        converted = bridge.convert(lambda x: x)
+        product = bridge.convert(lambda x, y: x * y)
+        with enable_x64(True):
+            assert [converted(value).dtype.name for value in (1, 1.0, 1j, True)] == [
+                "int64",
+                "float64",
+                "complex128",
+                "bool",
+            ]
+            assert product(tf.ones(2, tf.bfloat16), 2.0).dtype == tf.bfloat16
+
+
+class TestContradictions:
+    @pytest.mark.parametrize(
+        ("field", "value", "error"),
+        [
+            ("calling_convention_version", 99, VersionError),
+            ("platforms", ("cpu", "tpu"), StructureError),
+            ("platforms", ("metal",), InteropError),
+            ("module_kept_var_idx", (0, 1), StructureError),
+            ("mlir_module_serialized", b"garbage", InteropError),
+            ("ordered_effects", ("print",), StructureError),
+        ],
+    )
+    def test_they_are_refused_at_once(self, exported, field, value, error):
+        with pytest.raises(error, match=r"."):
+            bridge.convert(dataclasses.replace(exported, **{field: value}))
 
 
 def test_each_order_is_parsed_once_and_serialized_once():

@@ -14,6 +14,7 @@ import tensorflow as tf
 from jax import enable_x64, lax
 
 import bridge
+from xla_call_module.errors import InteropError
 
 X = np.linspace(-1, 1, 6).astype(np.float32).reshape(2, 3)
 
@@ -171,6 +172,20 @@ class TestTraces:
             converted(np.eye(2))
         assert len(traces) == 3
 
+    def test_what_fails_is_tried_again(self):
+        attempts = []
+
+        def function(x):
+            attempts.append(1)
+            if len(attempts) == 1:
+                raise OSError("at first")
+            return x
+
+        converted = bridge.convert(function)
+        with pytest.raises(OSError, match="at first"):
+            converted(1.0)
+        assert converted(1.0).numpy() == 1
+
     def test_it_goes_with_its_function(self):
         """Nothing at module level keeps a converted function, or what it was made of."""
 
@@ -241,6 +256,17 @@ class TestGradients:
 
         assert mode(gradients)(*args).numpy().tolist() == [3, 0]
 
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "complex64"])
+    def test_dtypes(self, dtype):
+        converted = bridge.convert(lambda x: x * x)
+        x = tf.cast([1.5, -2.0], dtype)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = converted(x)
+        gradient = tape.gradient(y, x)
+        assert gradient.dtype == x.dtype
+        np.testing.assert_array_equal(tf.cast(gradient, tf.complex64), [3, -4])
+
     def test_without(self, mode):
         converted = bridge.convert(lambda x: (x * 2, x.astype(int)), with_gradient=False)
         x = tf.constant(1.5)
@@ -272,6 +298,44 @@ class TestGradients:
             y = converted(x)
         with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
             tape.gradient(y, x)
+
+
+class TestOptions:
+    def test_options_that_are_wrong(self):
+        with pytest.raises(InteropError, match=r"'metal' is unknown; expected some of cpu, cuda"):
+            bridge.convert(_double, platforms=["metal"])
+        with pytest.raises(InteropError, match="'all' is unknown; expected 'platform'"):
+            bridge.convert(_double, disabled_checks=["all"])
+
+
+class TestWhatCannotRun:
+    @pytest.mark.parametrize("ordered", [False, True])
+    def test_callbacks(self, ordered):
+        shape = jax.ShapeDtypeStruct((2,), "float32")
+
+        def printing(x):
+            jax.debug.print("{}", x, ordered=ordered)
+            return x
+
+        functions = [
+            printing,
+            lambda x: jax.experimental.io_callback(np.sin, shape, x, ordered=ordered),
+            lambda x: jax.pure_callback(np.sin, shape, x),
+        ]
+        for function in functions:
+            with pytest.raises(
+                InteropError, match=r"calls back to Python.* To do: leave pure_callback"
+            ):
+                bridge.convert(function)(tf.ones(2))
+
+    def test_what_jax_says_is_passed_on(self):
+        def missing(x):
+            raise NotImplementedError("for later")
+
+        with pytest.raises(NotImplementedError, match="for later"):
+            bridge.convert(missing)(1.0)
+        with pytest.raises(TypeError, match="incompatible shapes for broadcasting"):
+            bridge.convert(lambda x, y: x + y)(tf.ones(2), tf.ones(3))
 
 
 class TestPlainOperations:
@@ -324,6 +388,13 @@ class TestPlainOperations:
         np.testing.assert_allclose(found[0], loss(self.X), rtol=1e-5, atol=1e-6)
         expected = jax.grad(lambda x: (loss(x) ** 2).sum())(self.X)
         np.testing.assert_allclose(found[1], expected, rtol=1e-4, atol=1e-5)
+
+    def test_forward_mode(self, call):
+        x = tf.constant(self.X)
+        with tf.autodiff.ForwardAccumulator(x, tf.ones_like(x)) as accumulator:
+            y = call(x)
+        expected = jax.jvp(self.layer, (self.X,), (np.ones_like(self.X),))[1]
+        np.testing.assert_allclose(accumulator.jvp(y), expected, rtol=1e-5, atol=1e-6)
 
     def test_what_tensorflow_saves_of_it_is_read_in_jax(self, call, tmp_path):
         module = tf.Module()

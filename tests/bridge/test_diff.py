@@ -96,6 +96,12 @@ def test_specs_platforms_checks_and_versions(saved, base):
     assert {"tensorflow", "serving_default, function: StableHLO"} <= versions
 
 
+def test_signatures(saved, base):
+    report = diff(base, saved("two", {"serving_default": _export(), "more": _export()}))
+    assert _found(report, "signatures") == [("more", "", "there")]
+    assert len(report.differences) == 1
+
+
 def test_shardings(saved):
     mesh = jax.sharding.AbstractMesh((4,), ("d",))
     files = []
@@ -122,6 +128,17 @@ def test_weights(saved, base):
     assert (weight.name, weight.elements, weight.different) == ("w", 12, 2)
     assert (weight.greatest, weight.index, weight.unmatched_nans) == (0.5, (1, 2), 1)
     assert weight.relative == pytest.approx(0.5 / 6.5)
+
+
+def test_what_tensorflow_saved_again_with_other_values(base, tmp_path):
+    import tensorflow as tf
+
+    model = tf.saved_model.load(str(base))
+    model.params["b"].assign([0, 0, 0.25, 0])
+    tf.saved_model.save(model, str(tmp_path / "again"), signatures=model.signatures)
+    report = diff(base, tmp_path / "again")
+    assert {difference.kind for difference in report.differences} == {"versions"}
+    assert [(w.name, w.greatest, w.index) for w in report.weights] == [("b", 0.25, (2,))]
 
 
 def test_several_variables_of_one_name(base, tmp_path):
@@ -196,6 +213,11 @@ def test_different_values(first, second, greatest, relative, index):
     assert found.relative == pytest.approx(relative, abs=1e-15)
 
 
+def test_another_dtype_with_the_same_values_is_told():
+    found = _compare(np.float32([1, 2]), np.array([1, 2], BFLOAT16))
+    assert (found.first, found.second, found.different) == ("float32[2]", "bfloat16[2]", 0)
+
+
 def test_another_shape_and_missing_ones():
     found = list(
         diff_weights(
@@ -208,6 +230,14 @@ def test_another_shape_and_missing_ones():
         ("b", "float64[3]", "float64[3,1]"),
         ("c", "", "int8[]"),
     ]
+
+
+def test_pieces_that_end_anywhere():
+    values = np.arange(1_500_000, dtype=np.float64)
+    other = values.copy()
+    other[[7, 1_234_567]] += [1, -2]
+    found = _compare(values, other, pieces=7)
+    assert (found.different, found.greatest, found.index) == (2, 2, (1_234_567,))
 
 
 def test_large_variables_do_not_fill_the_memory(tmp_path):

@@ -23,11 +23,13 @@ from bridge.cli.inspect_command import module_text
 from bridge.cli.main import main
 from bridge.diff import diff
 from bridge.inspecting.cost import costs_of_model
+from bridge.inspecting.order_report import report_order
 from bridge.inspecting.report_text import print_report
 from savedmodel.read import read
 from tests.jax_versions import ERF, ERF_OF_SYMBOLS
 from tests.json_schema import violations
 from xla_call_module.errors import FormatError
+from xla_call_module.exported import from_exported
 
 PARAMS = {"dense": [np.ones((3, 4), np.float32), np.zeros(4, np.float32)], "step": np.int32(7)}
 
@@ -110,6 +112,11 @@ def test_parameters(report):
     ]
 
 
+def test_variables_by_size(report):
+    assert [p.name for p in report.parameters_by_size] == ["dense/0", "dense/1", "step"]
+    assert [p.share for p in report.parameters_by_size] == [48 / 68, 16 / 68, 4 / 68]
+
+
 def test_until_when_its_modules_are_promised_to_be_readable(report):
     ends = {order.readable_until for order in report.signatures[0].orders}
     assert report.readable_until == min(ends)
@@ -143,6 +150,15 @@ def test_the_description_of_an_older_file(path):
     function, gradient = descriptions_of(bridge.inspect(folder / path))
     assert violations(function) == violations(gradient) == []
     assert function["avals"][0] == {"dtype": "float32", "shape": ["b", "c"]}
+
+
+def test_what_is_not_described():
+    """A call of another program, and one that a newer release describes."""
+    call = from_exported(jax.export.export(jax.jit(jnp.sin))(1.0))
+    assert json.loads(report_order(call).description)["fun_name"] == "sin"
+    newer = json.dumps({"version": [2, 0], "read_by": "jax-tf-bridge 7.1"}).encode()
+    for carried in (b"", newer):
+        assert report_order(dataclasses.replace(call, exported=carried)).description == ""
 
 
 def test_a_deep_pytree_is_described(tmp_path, capsys):
@@ -312,6 +328,22 @@ def test_looking_needs_neither_jax_nor_the_variables(large, tmp_path, options):
     assert float(own) < 60
 
 
+def test_a_table_is_as_wide_as_its_widest_cell(large):
+    console = Console(file=io.StringIO(), highlight=False, width=40)
+    print_report(bridge.inspect(large), console)
+    lines = console.file.getvalue().splitlines()
+    first, second = (next(line for line in lines if line.startswith(f"{n} ")) for n in ("0", "499"))
+    assert first == "0    float32[33554432]  trainable  134.2 MB  25.0%"
+    assert second == "499  float32[]          trainable       4 B   0.0%"
+
+
+def test_the_target_is_what_was_asked_for(tmp_path):
+    exported = jax.export.export(jax.jit(jnp.sin))(np.zeros(3, np.float32))
+    bridge.save(exported, tmp_path / "m", tensorflow="2.20")
+    signature = bridge.inspect(tmp_path / "m").signatures[0]
+    assert (signature.stablehlo, signature.tensorflow) == ("1.12.1", "2.20")
+
+
 def test_after_tensorflow_has_saved_it_again(file, report, tmp_path):
     import tensorflow as tf
 
@@ -345,6 +377,25 @@ def test_command(file, report, capsys):
         "fixed",
     ):
         assert part in text
+
+
+def test_command_without_tensorflow(file):
+    code = (
+        "import sys; sys.modules['tensorflow'] = None\n"
+        f"from bridge.cli.main import main; sys.exit(main(['inspect', {str(file)!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Signature serving_default" in done.stdout
+
+
+def test_module_is_the_command(tmp_path):
+    command = [sys.executable, "-m", "bridge", "inspect", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "has no saved_model.pb" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_file_of_several_calls(tmp_path):

@@ -106,6 +106,28 @@ def test_keys_go_on_where_they_were(model, tmp_path):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_weights_alone(model, tmp_path):
+    path = tmp_path / "model.weights.h5"
+    model.save_weights(path)
+    clone = keras.models.clone_model(model)
+    clone.load_weights(path)
+    np.testing.assert_allclose(clone.predict(X, verbose=0), model.predict(X, verbose=0), rtol=1e-5)
+
+
+def test_a_config_is_json(model):
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(model.get_layer("second"))))
+    layer = keras.saving.deserialize_keras_object(config)
+    layer.set_weights(model.get_layer("second").get_weights())
+    np.testing.assert_allclose(
+        np.array(layer(X)), np.array(model.get_layer("second")(X)), rtol=1e-5
+    )
+
+
+def test_the_same_config_twice(model):
+    first, second = (model.get_layer("first").get_config()["artifact"] for _ in range(2))
+    assert first == second
+
+
 READ = """
 import sys
 blocked = sys.argv[1].split(",")
@@ -157,8 +179,42 @@ def test_on_the_jax_backend_elsewhere(model, tmp_path):
     _read_elsewhere(model, tmp_path, "jax", "tensorflow")
 
 
+def _texts(layer):
+    """Damaged artifacts, each with what is said of it."""
+    text = layer.get_config()["artifact"]
+    data = zlib.decompress(base64.b64decode(text))
+    size = int.from_bytes(data[:8], "little")
+
+    def with_header(**changes):
+        header = {**json.loads(data[8 : 8 + size]), **changes}
+        new = json.dumps(header).encode()
+        return _pack(len(new).to_bytes(8, "little") + new + data[8 + size :])
+
+    header = json.loads(data[8 : 8 + size])
+    function = header["inference"]
+    yield None, "is a NoneType; expected text"
+    yield "§", "is damaged"
+    yield text[: len(text) // 2 // 4 * 4], "is cut off"
+    yield _pack(data[:-5]), "not those of its nodes"
+    yield _pack(b""), "do not fit together"
+    yield with_header(format=99), "has the format 99"
+    yield with_header(weights=[]), "not the leaves of"
+    yield with_header(weights=[["w", "float32", [3, 3], True]] * 2), "does not take the weights"
+    yield with_header(params=["set", [], ""]), "a container of the kind 'set'"
+    yield with_header(inference={**function, "counts": [1, 1, -1]}), "does not take the weights"
+    yield with_header(inference={**function, "orders": 1}), "InteropError|nodes|leaves|VJP"
+    yield with_header(inference={**function, "outputs": 7}), "not the leaves of"
+    yield with_header(nodes=[1]), "not those of its nodes"
+
+
 def _pack(data):
     return base64.b64encode(zlib.compress(data)).decode()
+
+
+def test_damaged_artifacts(model):
+    for text, message in _texts(model.get_layer("second")):
+        with pytest.raises(InteropError, match=message):
+            decode_artifact(text)
 
 
 def test_flipped_bytes(model):

@@ -82,6 +82,16 @@ def compiled(layers, **options):
     return model
 
 
+def test_weights_are_named_by_their_paths(exported):
+    layer = ExportedLayer(exported, params=make_params(), name="net")
+    paths = ["net/dense/bias", "net/dense/kernel", "net/scale"]
+    assert [weight.path for weight in layer.weights] == paths
+    assert [weight.name for weight in layer.trainable_weights] == ["bias", "kernel", "scale"]
+    np.testing.assert_array_equal(
+        array(layer.params["dense"]["kernel"]), make_params()["dense"]["kernel"]
+    )
+
+
 def test_outputs_and_specs(exported):
     layer = ExportedLayer(exported, params=make_params())
     expected = network(make_params(), X)
@@ -90,6 +100,12 @@ def test_outputs_and_specs(exported):
     assert (spec.shape, spec.dtype) == ((None, 3), "float32")
     assert layer.compute_output_shape((None, 4)) == (None, 3)
     assert layer.compute_output_shape((5, 4)) == (5, 3)
+
+
+def test_specs_are_made_without_running(exported, monkeypatch):
+    layer = ExportedLayer(exported, params=make_params())
+    monkeypatch.setattr(layer, "call", None)
+    assert layer.compute_output_spec(keras.KerasTensor((7, 4))).shape == (7, 3)
 
 
 def test_fit_evaluate_predict():
@@ -140,6 +156,13 @@ def test_a_layer_is_frozen_and_thawed():
     assert np.abs(array(layer.weights[1]) - make_params()["dense"]["kernel"]).max() > 0
 
 
+def test_integers_are_not_trained():
+    params = {"table": np.ones((5, 2), "float32"), "offset": np.int32(1)}
+    layer = ExportedLayer(lambda p, i: p["table"][i + p["offset"]], params=params)
+    assert [weight.name for weight in layer.trainable_weights] == ["table"]
+    assert layer(keras.Input((3,), dtype="int32")).shape == (None, 3, 2)
+
+
 def test_state_and_keys():
     layer = make_normalizing(rng=7)
     model = compiled([layer])
@@ -166,6 +189,15 @@ def test_training_picks_the_function():
     assert ((first == 0) != (second == 0)).any(), "each call has other keys"
 
 
+def test_equal_seeds_draw_equal_keys():
+    first, second, other = (
+        array(make_normalizing(rng=rng)(X, training=True))
+        for rng in (7, jax.random.key(7), jax.random.PRNGKey(8))
+    )
+    np.testing.assert_array_equal(first, second)
+    assert (first != other).any()
+
+
 def test_a_generator_of_seeds_is_taken():
     generator = keras.random.SeedGenerator(7)
     np.testing.assert_array_equal(
@@ -173,6 +205,14 @@ def test_a_generator_of_seeds_is_taken():
         array(make_normalizing(rng=7)(X, training=True)),
     )
     assert array(generator.state)[1] == 1
+
+
+def test_several_keys():
+    def noise(rng, x):
+        return x + jax.random.normal(rng["a"]) - jax.random.normal(rng["b"])
+
+    layer = ExportedLayer(noise, rng={"a": 1, "b": 1})
+    assert np.abs(array(layer(X)) - X).max() > 1e-3
 
 
 def test_a_function_with_a_training_parameter():
@@ -199,6 +239,36 @@ def test_nested_inputs_and_outputs():
     found = model.predict([{"a": X, "b": (X, X)}, 3 * ones], verbose=0)
     np.testing.assert_allclose(found["sum"], 4 * X, rtol=1e-5)
     np.testing.assert_allclose(found["rest"][0], 2 * X, rtol=1e-5)
+
+
+def test_several_inputs_may_come_in_a_list():
+    layer = ExportedLayer(lambda x, y: x - y)
+    np.testing.assert_allclose(array(layer([2 * X, X])), X, rtol=1e-5)
+    np.testing.assert_allclose(array(layer(2 * X, X)), X, rtol=1e-5)
+
+
+def test_keyword_inputs():
+    layer = ExportedLayer(lambda x, *, scale: x * scale)
+    np.testing.assert_allclose(array(layer(X, scale=2 * X)), 2 * X * X, rtol=1e-5)
+
+
+class Subclassed(keras.Model):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+        self.head = keras.layers.Dense(1)
+
+    def call(self, x, training=None):
+        return self.head(self.layer(x, training=training))
+
+
+def test_a_subclassed_model():
+    layer = make_normalizing(rng=7)
+    model = Subclassed(layer)
+    model.compile(keras.optimizers.SGD(0.01), keras.losses.MeanSquaredError())
+    model.fit(X, Y, batch_size=4, verbose=0)
+    assert array(layer.state["steps"]) == 2
+    assert model.predict(X, verbose=0).shape == (8, 1)
 
 
 def test_a_layer_that_is_called_twice_has_its_weights_once():
@@ -243,6 +313,11 @@ def test_a_function_is_exported_for_the_policy(policy):
         model.compile(keras.optimizers.SGD(0.01), keras.losses.MeanSquaredError())
         model.fit(X, Y, verbose=0)
         assert np.abs(array(layer.weights[1]) - make_params()["dense"]["kernel"]).max() > 0
+
+
+def test_what_is_exported_for_other_dtypes_is_refused(exported):
+    with pytest.raises(DtypeError, match="computes in bfloat16, and network was exported for"):
+        ExportedLayer(exported, params=make_params(), dtype="mixed_bfloat16")
 
 
 def test_masks_are_handed_on():

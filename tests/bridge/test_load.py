@@ -19,6 +19,7 @@ import savedmodel
 from tests.bridge.models import BY_NAME, CASES
 from tests.bridge.pytrees import physical
 from tests.policy.source import PACKAGES
+from xla_call_module import from_exported, retarget
 from xla_call_module.errors import (
     DtypeError,
     FormatError,
@@ -193,6 +194,34 @@ class TestExported:
         assert_same_fields(found.vjp().vjp(), exported.vjp().vjp())
         assert not found.vjp().vjp().has_vjp()
 
+    def test_methods(self, model, exported):
+        found = model.signatures["serving_default"].exported
+        assert found.has_vjp()
+        mesh = jax.sharding.Mesh(jax.devices()[:1], ("x",))
+        assert found.in_shardings_jax(mesh) == exported.in_shardings_jax(mesh)
+        assert found.out_shardings_jax(mesh) == exported.out_shardings_jax(mesh)
+        assert "func public @main" in found.mlir_module()
+        assert_close(found.call(PARAMS, X, N), network(PARAMS, X, N))
+
+    def test_it_can_be_serialized(self, model):
+        data = model.signatures["serving_default"].exported.serialize(vjp_order=2)
+        again = export.deserialize(bytearray(data))
+        gradients = jax.grad(loss(again.call), argnums=(0, 1))(PARAMS, X)
+        assert_close(gradients, jax.grad(loss(network), argnums=(0, 1))(PARAMS, X))
+
+    def test_an_unchanged_module_is_equal(self, tmp_path):
+        exported = export.export(jax.jit(lambda x: x * 2))(X)
+        bridge.save(exported, tmp_path / "model", tensorflow="2.21")
+        bytes_of_the_target = retarget(from_exported(exported), "2.21").module
+        signature = bridge.load(tmp_path / "model").signatures["serving_default"]
+        assert signature.exported.mlir_module_serialized == bytes_of_the_target
+        (change,) = signature.changes
+        assert change.startswith("StableHLO ")
+        bridge.save(signature.exported, tmp_path / "again", tensorflow="2.21")
+        again = bridge.load(tmp_path / "again").signatures["serving_default"]
+        assert again.exported.mlir_module_serialized == bytes_of_the_target
+        assert again.changes == ()
+
     def test_what_was_changed_is_said(self, folder, model):
         changes = model.signatures["serving_default"].changes
         passes = {
@@ -224,6 +253,13 @@ class TestTransformations:
         of_network = lambda x: loss(network)(PARAMS, x)  # noqa: E731
         second = lambda x: jax.grad(lambda x: jax.grad(of_network)(x).sum())(x)  # noqa: E731
         np.testing.assert_allclose(found, jax.jacrev(second)(X), rtol=1e-3, atol=1e-4)
+
+    def test_jit_and_scan(self, model):
+        function = lambda x: jax.lax.scan(  # noqa: E731
+            lambda carry, _: (carry + 1, model(carry, N)["y"].sum()), x, None, length=3
+        )[1]
+        expected = [network(PARAMS, X + step, N)["y"].sum() for step in range(3)]
+        np.testing.assert_allclose(jax.jit(function)(X), expected, rtol=1e-5)
 
     def test_vmap_of_the_exported(self, model):
         signature = model.signatures["serving_default"]
@@ -313,6 +349,16 @@ class TestValues:
         assert_close(model(X, N), network(PARAMS, X, N))
         with pytest.raises(FormatError, match="the checksum of the 28 bytes of 'params/unused"):
             _ = model.params
+
+    def test_a_damaged_value(self, exported, tmp_path):
+        bridge.save(exported, tmp_path / "model", params=PARAMS)
+        data = tmp_path / "model/variables/variables.data-00000-of-00001"
+        damaged = bytearray(data.read_bytes())
+        damaged[damaged.index(W.tobytes()) + 5] ^= 1
+        data.write_bytes(damaged)
+        model = bridge.load(tmp_path / "model")
+        with pytest.raises(FormatError, match="the checksum of the 24 bytes of 'params/w"):
+            model(X, N)
 
     def test_none_among_parameters(self, tmp_path):
         """Leaves after it keep their values, whether they are used or not."""
@@ -419,6 +465,14 @@ class TestWrongCalls:
         with pytest.raises(PlatformError, match="exported for cuda, tpu, and JAX runs on cpu"):
             bridge.load(tmp_path / "model")(X)
 
+    def test_a_disabled_platform_check(self, tmp_path, monkeypatch):
+        exported = export.export(jax.jit(jnp.sin), platforms=["cuda", "tpu"])(X)
+        bridge.save(exported, tmp_path / "one", disabled_checks=["platform"])
+        np.testing.assert_allclose(bridge.load(tmp_path / "one")(X), np.sin(X), rtol=1e-6)
+        bridge.save(exported, tmp_path / "other")
+        monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_call_module_disabled_checks=platform")
+        np.testing.assert_allclose(bridge.load(tmp_path / "other")(X), np.sin(X), rtol=1e-6)
+
     @pytest.mark.parametrize("by_flag", [False, True])
     def test_disabled_shape_assertions(self, tmp_path, monkeypatch, by_flag):
         """As in TensorFlow, the module is run with the shapes that come."""
@@ -450,6 +504,11 @@ class TestWrongCalls:
         with pytest.raises(DtypeError, match=r"n of serving_default is a \w+; expected a JAX"):
             model(X, value)
 
+    def test_a_number_out_of_range(self, tmp_path):
+        bridge.save(export.export(jax.jit(lambda x: x + 1))(np.uint8(3)), tmp_path / "m")
+        with pytest.raises(DtypeError, match="is 300, which is no uint8"):
+            bridge.load(tmp_path / "m")(300)
+
     def test_a_constraint(self, tmp_path):
         b = export.symbolic_shape("b", constraints=["b >= 8", "mod(b, 4) == 0"])
         exported = export.export(jax.jit(lambda x: x * 2))(jax.ShapeDtypeStruct(b, np.float32))
@@ -465,6 +524,20 @@ class TestWrongCalls:
         ):
             model(np.ones(9, np.float32))
         assert model(np.ones(12, np.float32)).shape == (12,)
+
+    def test_a_disabled_constraint(self, tmp_path):
+        b = export.symbolic_shape("b", constraints=["b >= 8"])
+        exported = export.export(jax.jit(lambda x: x * 2))(jax.ShapeDtypeStruct(b, np.float32))
+        bridge.save(exported, tmp_path / "m", disabled_checks=["shape_assertions"])
+        assert bridge.load(tmp_path / "m")(np.ones(3, np.float32)).tolist() == [2, 2, 2]
+
+    def test_the_platform_is_checked_after_a_trace(self, tmp_path):
+        exported = export.export(jax.jit(jnp.sin), platforms=["cuda"])(X)
+        bridge.save(exported, tmp_path / "m")
+        model = bridge.load(tmp_path / "m")
+        assert jax.eval_shape(model, X).shape == X.shape
+        with pytest.raises(PlatformError, match="exported for cuda, and JAX runs on cpu"):
+            model(X)
 
     def test_wide_results(self, tmp_path):
         with enable_x64(True):
@@ -523,6 +596,12 @@ class TestWrongCalls:
         savedmodel.write(dataclasses.replace(file, signatures=(signature,)), tmp_path / "hostile")
         with pytest.raises(InteropError, match=match):
             jax.grad(lambda x: bridge.load(tmp_path / "hostile")(x).sum())(X)
+
+    def test_an_address(self):
+        with pytest.raises(
+            StructureError, match=r"gs://bucket/model is an address.*copy the folder"
+        ):
+            bridge.load("gs://bucket/model")
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])

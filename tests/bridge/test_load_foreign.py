@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import bridge
 from tests.foreign.files import read_foreign
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import FormatError, StructureError
 
 TESTS = Path(__file__).parents[1]
 # For each program whether its files have gradients.
@@ -190,6 +190,17 @@ class TestPlumbing:
         with pytest.raises(StructureError, match=r"Mul \(mul\), StridedSlice.*bridge\.call_tf"):
             bridge.load(tmp_path / "other")
 
+    def test_calls_of_calls(self, tmp_path):
+        sine, double = bridge.convert(jnp.sin), bridge.convert(lambda x: x * 2)
+        self.save(
+            lambda x: double(sine(double(x))), tmp_path / "model", tf.TensorSpec([3], name="x")
+        )
+        model = bridge.load(tmp_path / "model")
+        x = np.linspace(0, 1, 3, dtype=np.float32)
+        np.testing.assert_allclose(model(x), 2 * np.sin(2 * x), rtol=1e-5)
+        gradient = jax.grad(lambda x: model(x).sum())(x)
+        np.testing.assert_allclose(gradient, 4 * np.cos(2 * x), rtol=1e-5)
+
     def test_variables_of_a_module(self, tmp_path):
         call = bridge.convert(lambda x, w, n: (x @ w + n, n + 1), polymorphic_shapes="auto")
         w, n = tf.Variable(np.eye(3, dtype=np.float32) * 2), tf.Variable(5)
@@ -227,6 +238,12 @@ class TestPlumbing:
         np.testing.assert_array_equal(found["a"], y + 1)
         np.testing.assert_array_equal(found["b"], y - x)
 
+    def test_one_input_for_two_arguments(self, tmp_path):
+        call = bridge.convert(lambda x, y: x - 2 * y)
+        self.save(lambda x: call(x, x), tmp_path / "model", tf.TensorSpec([3], name="x"))
+        x = np.arange(3, dtype=np.float32)
+        np.testing.assert_array_equal(bridge.load(tmp_path / "model")(x), -x)
+
     def test_casts_to_wide_dtypes(self, tmp_path):
         call = bridge.convert(lambda n: n * 1)
 
@@ -236,6 +253,18 @@ class TestPlumbing:
         self.save(function, tmp_path / "model", tf.TensorSpec([1], tf.int32, name="n"))
         n = np.array([2**24 + 1], np.int32)
         np.testing.assert_array_equal(bridge.load(tmp_path / "model")(n)["y"], n)
+
+    def test_constants_in_fields_of_their_own(self, tmp_path):
+        call = bridge.convert(lambda x, *rest: (x, *rest))
+
+        def function(x):
+            constants = [tf.constant(1.5, tf.half), tf.constant(1 + 2j, tf.complex64)]
+            return dict(zip("abc", call(x, *constants), strict=True))
+
+        self.save(function, tmp_path / "model", tf.TensorSpec([1], name="x"))
+        found = bridge.load(tmp_path / "model")(np.ones(1, np.float32))
+        assert (found["b"].dtype, found["b"]) == (np.float16, 1.5)
+        assert (found["c"].dtype, found["c"]) == (np.complex64, 1 + 2j)
 
     def test_symbols_of_two_calls(self, tmp_path):
         call = bridge.convert(lambda x: x * 2, polymorphic_shapes="auto")
@@ -269,3 +298,8 @@ class TestPlumbing:
         assert list(model.signatures) == ["double"]
         x = np.ones(2, np.float32)
         np.testing.assert_array_equal(model(x, x)[0], [2, 2])
+
+    def test_no_call_at_all(self, tmp_path):
+        self.save(lambda x: {"y": tf.identity(x)}, tmp_path / "model", tf.TensorSpec([3], name="x"))
+        with pytest.raises(FormatError, match="calls no StableHLO module"):
+            bridge.load(tmp_path / "model")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -20,7 +22,7 @@ from bridge.cli.main import main
 from savedmodel.protos.schema import SavedModel
 from savedmodel.read import read_proto
 from xla_call_module.descriptions.description_json import read_description
-from xla_call_module.errors import StructureError, VersionError
+from xla_call_module.errors import PlatformError, StructureError, VersionError
 from xla_call_module.node import OP, decode_node
 from xla_call_module.versions import RELEASES, parse_release
 
@@ -101,6 +103,33 @@ def test_what_this_tensorflow_refuses_runs_afterwards(foreign, name, tmp_path):
     assert max(_run(tmp_path / "new", values).values()) < 1e-6
 
 
+def _gradients(folder, values):
+    loaded = tf.saved_model.load(folder)
+    image = tf.constant(values["input"]["image"])
+    with tf.GradientTape() as tape:
+        tape.watch(image)
+        result = loaded.signatures["serving_default"](image=image)["scores"]
+    variables = {variable.shape: variable for variable in loaded.signatures["norm"].variables}
+    assert variables
+    trained = [loaded.params["layers"][i][name] for i in (0, 1) for name in ("w", "b")]
+    cotangent = tf.constant(values["cotangent"]["scores"])
+    return [g.numpy() for g in tape.gradient(result, [image, *trained], cotangent)]
+
+
+def test_foreign_gradients(foreign, tmp_path):
+    folder, values = foreign("jax2tf").folder, foreign("jax2tf").values
+    bridge.retarget(folder, "2.16", to=tmp_path / "new")
+    module = tf.saved_model.load(tmp_path / "new")
+    tf.saved_model.save(module, tmp_path / "again", signatures=dict(module.signatures))
+    expected = [values["serving_default"]["gradient"]["image"]]
+    parameters = values["serving_default"]["parameter"]
+    expected += [parameters[f"layers/{i}/{name}"] for i in (0, 1) for name in ("w", "b")]
+    for place in ("new", "again"):
+        found = _gradients(tmp_path / place, values["serving_default"])
+        for gradient, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(gradient, wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_gradients_that_are_not_in_the_file(foreign, tmp_path):
     """They have the names of any others in the process that loads the file."""
     folder = shutil.copytree(foreign("jax2tf").folder, tmp_path / "old")
@@ -178,6 +207,13 @@ def test_a_branch_follows_its_platform(tmp_path):
         np.testing.assert_array_equal(found, X + added)
 
 
+def test_a_platform_that_it_was_not_lowered_for(ours, tmp_path):
+    match = r"node \S+ of function \S+: .* was lowered for cpu, cuda, tpu, and not for rocm"
+    with pytest.raises(PlatformError, match=match):
+        bridge.retarget(ours, to=tmp_path / "new", platforms=["cpu", "gpu"])
+    assert not (tmp_path / "new").exists()
+
+
 def test_checks_are_set(ours, tmp_path):
     checks = ["platform", "shape_assertions"]
     bridge.retarget(ours, to=tmp_path / "new", disabled_checks=checks)
@@ -220,6 +256,15 @@ def test_what_has_no_older_form(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def test_options_for_files_are_none_for_an_exported(exported, ours):
+    with pytest.raises(
+        StructureError, match="is an Exported, which needs tensorflow= or platforms="
+    ):
+        bridge.retarget(exported, "2.16", disabled_checks=["platform"])
+    with pytest.raises(StructureError, match=r"is missing\. To do: pass to="):
+        bridge.retarget(ours, "2.16")
+
+
 def test_the_command(ours, tmp_path, capsys):
     arguments = ["retarget", str(ours), str(tmp_path / "new"), "--tensorflow", "2.16"]
     options = ["--platforms", "cpu,tpu", "--disabled-checks", "platform"]
@@ -231,6 +276,17 @@ def test_the_command(ours, tmp_path, capsys):
     assert main([*arguments, *options]) == 2
     assert "new exists" in capsys.readouterr().err
     assert main([*arguments, *options, "--overwrite"]) == 0
+
+
+def test_the_command_runs_without_tensorflow(foreign, tmp_path):
+    code = (
+        "import sys, bridge.cli.main as cli; status = cli.main(sys.argv[1:]); "
+        "assert 'tensorflow' not in sys.modules; sys.exit(status)"
+    )
+    arguments = ["retarget", foreign("keras").folder, tmp_path / "new", "--tensorflow", "2.14"]
+    command = [sys.executable, "-W", "error", "-c", code, *map(str, arguments)]
+    subprocess.run(command, check=True)
+    assert {call.version for call in _calls(tmp_path / "new")} == {8}
 
 
 def _stablehlo(folder):
@@ -251,6 +307,21 @@ def test_a_file_is_lifted(exported, tmp_path):
     ends = [bridge.inspect(tmp_path / name).readable_until for name in ("old", "new")]
     assert ends == ["2028-06-16", "2030-08-18"]
     np.testing.assert_array_equal(_second_order(tmp_path / "new"), _second_order(tmp_path / "old"))
+
+
+def test_lifted_for_a_release(exported, tmp_path, capsys):
+    bridge.save(exported, tmp_path / "old", params=PARAMS, tensorflow="2.14")
+    command = ["retarget", str(tmp_path / "old"), str(tmp_path / "new"), "--lift"]
+    assert main([*command, "--tensorflow", "2.18"]) == 0
+    assert "readable from TensorFlow 2.18 on" in capsys.readouterr().out
+    assert _stablehlo(tmp_path / "new") == {"1.7.3"}
+    call = savedmodel.read(tmp_path / "new").default.function.call
+    assert "StableHLO 0.14.8 to 1.7.3" in call.changes
+
+
+def test_an_exported_is_not_lifted(exported):
+    with pytest.raises(StructureError, match="or with a newer JAX"):
+        bridge.retarget(exported, "2.18", lift=True)
 
 
 def _newer(folder, to, changes):

@@ -23,9 +23,10 @@ from tests.bridge.pytrees import read_meta_graph, read_paths
 from tests.exports import export_of
 from tests.jax_versions import bits_of
 from tests.work import times_called
+from tests.xla_flags import with_xla_flags
 from xla_call_module._jax import parse_artifact, serialize_artifact
 from xla_call_module.dtypes import DTYPES
-from xla_call_module.errors import DtypeError, StructureError, VersionError
+from xla_call_module.errors import DtypeError, FormatError, StructureError, VersionError
 
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
@@ -142,6 +143,20 @@ class TestGivenNames:
             {"difference": "result[0]", "sum": "result[1]"},
         )
 
+    def test_swapped_names(self, tmp_path):
+        exported = export_of(_pair, SPEC, SPEC)
+        bridge.save(exported, tmp_path / "m", inputs={"x": "y", "y": "x"})
+        signature = tf.saved_model.load(tmp_path / "m").signatures["serving_default"]
+        found = signature(y=tf.fill(3, 5.0), x=tf.fill(3, 2.0))
+        assert found["output_0"].numpy().tolist() == [3, 3, 3]
+
+    def test_one_name_is_a_string(self, tmp_path):
+        bridge.save(export_of(jnp.sin, SPEC), tmp_path / "m", inputs="angle", outputs="sine")
+        assert read_paths(tmp_path / "m", "serving_default") == (
+            {"angle": "args[0]"},
+            {"sine": "result"},
+        )
+
     def test_of_several_signatures(self, tmp_path):
         models = {"pair": export_of(_pair, SPEC, SPEC), "sine": export_of(jnp.sin, SPEC)}
         bridge.save(
@@ -194,6 +209,15 @@ class TestGivenNames:
         assert list(tmp_path.iterdir()) == []
 
 
+def test_the_first_signature_is_the_default_one(tmp_path):
+    sine, cosine = export_of(jnp.sin, SPEC), export_of(jnp.cos, SPEC)
+    bridge.save({"b": cosine, "a": sine}, tmp_path / "first")
+    bridge.save({"b": cosine, "serving_default": sine}, tmp_path / "named")
+    for name, value in (("first", 1), ("named", 0)):
+        loaded = tf.saved_model.load(tmp_path / name)
+        assert loaded(tf.zeros(3)).numpy().tolist() == [value] * 3
+
+
 class TestParameters:
     """What `params` may hold, and what is refused."""
 
@@ -241,6 +265,45 @@ class TestParameters:
         loaded = tf.saved_model.load(tmp_path / "m")
         for name, value in params.items():
             np.testing.assert_array_equal(loaded.params[name].numpy(), value.astype(np.float32))
+
+    def test_containers_with_gaps(self, tmp_path):
+        params = {"list": [np.float32(2), None, np.float32(3)], "tuple": (None, np.float32(4))}
+        exported = export_of(
+            lambda params, x: (params["list"][0] - params["list"][2]) * params["tuple"][1] * x,
+            params,
+            1.0,
+        )
+        bridge.save(exported, tmp_path / "m", params=params)
+        loaded = tf.saved_model.load(tmp_path / "m")
+        assert loaded(tf.constant(2.0)).numpy() == -8
+        assert loaded.params["list"][1] is None
+        assert loaded.params["tuple"][1].numpy() == 4
+
+    def test_no_leaves(self, tmp_path):
+        bridge.save(export_of(lambda params, x: x * 2, {}, SPEC), tmp_path / "m", params={})
+        loaded = tf.saved_model.load(tmp_path / "m")
+        assert loaded(tf.ones(3)).numpy().tolist() == [2, 2, 2]
+        assert len(loaded.variables) == 0
+
+    def test_several_devices(self, tmp_path):
+        """A sharded parameter is written shard by shard; it takes a process of its own."""
+        code = """
+import sys
+import jax, jax.export, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import bridge, savedmodel
+mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
+value = np.arange(4 << 20, dtype=np.float32).reshape(1024, -1)
+for spec in (P("a", "b"), P("b"), P(None, "a"), P()):
+    params = jax.device_put(value, NamedSharding(mesh, spec))
+    assert len(params.devices()) == 4
+    exported = jax.export.export(jax.jit(lambda p, x: p[0, 1] * x))(value, 1.0)
+    bridge.save(exported, sys.argv[1], params=params, overwrite=True)
+    (variable,) = savedmodel.read(sys.argv[1]).variables
+    assert variable.to_numpy().tobytes() == value.tobytes(), spec
+"""
+        flags = "--xla_force_host_platform_device_count=4"
+        run_without_tensorflow(code, tmp_path / "m", XLA_FLAGS=with_xla_flags(flags))
 
     @pytest.mark.parametrize(
         ("params", "error", "message"),
@@ -417,6 +480,14 @@ class TestDtypes:
 class TestRefused:
     """What cannot become a file."""
 
+    def test_no_exported(self, tmp_path):
+        with pytest.raises(StructureError, match="args= is missing"):
+            bridge.save(lambda x: x, tmp_path / "m")
+
+    def test_no_signature(self, tmp_path):
+        with pytest.raises(StructureError, match="model is an empty mapping"):
+            bridge.save({}, tmp_path / "m")
+
     @pytest.mark.parametrize("nothing", [(), None, {"a": [None]}])
     def test_no_results(self, tmp_path, nothing):
         with pytest.raises(StructureError, match="returns no array"):
@@ -439,6 +510,11 @@ class TestRefused:
         exported = export_of(double, np.eye(2, dtype=np.float32))
         with pytest.raises(VersionError, match=r"explicit algorithm at \S+\.py:\d+\. .*2\.19"):
             bridge.save(exported, tmp_path / "m", tensorflow="2.18", gradient_order=1)
+
+    def test_composites_for_an_old_tensorflow(self, tmp_path):
+        exported = BY_NAME["composites"].export()["serving_default"]
+        bridge.save(exported, tmp_path / "m", tensorflow="2.14", gradient_order=0)
+        assert tf.saved_model.load(tmp_path / "m")(tf.zeros(8))["cosh"].numpy().tolist() == [1] * 8
 
     def test_a_file_over_the_limit(self, tmp_path, monkeypatch):
         table = np.arange(1000, dtype=np.float32)
@@ -492,6 +568,15 @@ for name in ("several", "containers", "symbols", "two_signatures", "composites",
         assert first == second
         assert len(first) == 6 * 3
 
+    def test_whatever_holds_the_parameters(self, tmp_path):
+        value = np.arange(6, dtype=np.float32).reshape(2, 3)
+        exported = export_of(lambda p, x: p * x, value, 1.0)
+        held = {"numpy": value, "jax": jnp.asarray(value), "transposed": value.T.copy().T}
+        for name, params in held.items():
+            bridge.save(exported, tmp_path / name, params=params)
+        assert _files(tmp_path / "numpy") == _files(tmp_path / "jax")
+        assert _files(tmp_path / "numpy") == _files(tmp_path / "transposed")
+
     def test_the_metadata(self, tmp_path):
         BY_NAME["two_signatures"].save(tmp_path / "m")
         (text,) = read_meta_graph(tmp_path / "m").collection_def["jax_tf_bridge"].bytes_list.value
@@ -507,12 +592,29 @@ for name in ("several", "containers", "symbols", "two_signatures", "composites",
 class TestOverwriting:
     """An older file stays as it is until the new one is whole."""
 
+    def test_only_when_asked(self, tmp_path):
+        exported = export_of(jnp.sin, SPEC)
+        bridge.save(exported, tmp_path / "m")
+        before = _files(tmp_path / "m")
+        with pytest.raises(StructureError, match=r"m exists\. To do: pass overwrite=True"):
+            bridge.save(export_of(jnp.cos, SPEC), tmp_path / "m")
+        assert _files(tmp_path / "m") == before
+        bridge.save(export_of(jnp.cos, SPEC), tmp_path / "m", overwrite=True)
+        assert tf.saved_model.load(tmp_path / "m")(tf.zeros(3)).numpy().tolist() == [1, 1, 1]
+
     def test_what_keras_and_tensorflow_wrote_is_replaced(self, tmp_path):
         module = tf.Module()
         module.v = tf.Variable(1.0)
         tf.saved_model.save(module, tmp_path / "m")
         bridge.save(export_of(jnp.sin, SPEC), tmp_path / "m", overwrite=True)
         assert tf.saved_model.load(tmp_path / "m")(tf.zeros(3)).numpy().tolist() == [0, 0, 0]
+
+    def test_not_what_is_something_else(self, tmp_path):
+        (tmp_path / "m").mkdir()
+        (tmp_path / "m" / "thesis.txt").write_text("years of work")
+        with pytest.raises(FormatError, match=r"holds thesis\.txt, which is not part"):
+            bridge.save(export_of(jnp.sin, SPEC), tmp_path / "m", overwrite=True)
+        assert _files(tmp_path / "m") == {"thesis.txt": b"years of work"}
 
     @pytest.mark.parametrize("overwrite", [False, True])
     def test_a_parameter_that_cannot_be_read(self, tmp_path, overwrite):
@@ -532,7 +634,7 @@ class TestOverwriting:
 class TestLarge:
     """Parameters are streamed."""
 
-    @pytest.mark.parametrize("kind", ["numpy", "every_other"])
+    @pytest.mark.parametrize("kind", ["numpy", "jax", "transposed", "every_other", "float64"])
     def test_memory(self, tmp_path, kind):
         """What 300 MB take beside the arrays that the caller holds."""
         code = """
@@ -542,7 +644,10 @@ import jax, jax.export, numpy as np
 import bridge
 make = {
     "numpy": lambda n: np.arange(n, dtype=np.float32).reshape(1000, -1),
+    "jax": lambda n: jax.numpy.arange(n, dtype="float32").reshape(1000, -1),
+    "transposed": lambda n: np.arange(n, dtype=np.float32).reshape(-1, 1000).T,
     "every_other": lambda n: np.arange(2 * n, dtype=np.float32).reshape(1000, -1)[:, ::2],
+    "float64": lambda n: np.arange(n, dtype=np.float64).reshape(1000, -1) % 1000,
 }[sys.argv[2]]
 def export(params):
     return jax.export.export(jax.jit(lambda p, x: p[0][0, :3] * x))(params, 1.0)
@@ -597,6 +702,15 @@ print(resident("VmHWM") - before)
         assert tf.reduce_sum(tf.cast(loaded.params != 0, tf.int32)).numpy() == 2
         assert loaded(tf.constant(2.0)).numpy() == 14
         shutil.rmtree(tmp_path / "m")
+
+
+def test_a_deleted_parameter(tmp_path):
+    params = {"w": jnp.ones(3)}
+    exported = jax.export.export(jax.jit(lambda params, x: params["w"] * x))(params, 1.0)
+    params["w"].delete()
+    with pytest.raises(StructureError, match=r"The parameter w has been deleted.*donate_argnums"):
+        bridge.save(exported, tmp_path / "m", params=params)
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("options", [{}, {"residuals": True}, {"tensorflow": "2.16"}])

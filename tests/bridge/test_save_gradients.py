@@ -16,6 +16,7 @@ from tests.bridge.pytrees import (
     arguments_by_path,
     by_path,
     physical,
+    read_meta_graph,
     read_paths,
     tensors,
     tensors_by_path,
@@ -33,6 +34,9 @@ GRADIENTS = [
     if case.name not in NOT_DIFFERENTIABLE | {"all_dtypes", "passed_on", "complex"}
     for key in case.functions
 ]
+each_function = pytest.mark.parametrize(
+    ("case", "key"), GRADIENTS, ids=[f"{case.name}-{key}" for case, key in GRADIENTS]
+)
 
 
 @pytest.fixture(scope="module")
@@ -126,17 +130,10 @@ WAYS = {
 }
 
 
-# Two ways for each function, other ones for the next.
-SOME = [
-    pytest.param(case, key, way, id=f"{case.name}-{key}-{way}")
-    for number, (case, key) in enumerate(GRADIENTS)
-    for way in ([*WAYS] * 2)[number % len(WAYS) :][:2]
-]
-
-
-@pytest.mark.parametrize(("case", "key", "way"), SOME)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@each_function
 def test_gradients_are_those_of_jax(path_of, case, key, way):
-    origin, call_of, mode = WAYS[way]
+    origin, call_of, mode = way
     loaded = tf.saved_model.load(path_of(case.name, origin))
     inputs, call = call_of(case, loaded, key, path_of(case.name, "saved"))
     inputs = _floats(inputs)
@@ -169,6 +166,19 @@ def test_gradients_are_those_of_jax(path_of, case, key, way):
         np.testing.assert_allclose(
             np.asarray(gradient, "f4"), np.asarray(slope, "f4"), rtol=0, atol=bound
         )
+
+
+def test_nothing_depends_on_what_is_not_used(path_of):
+    loaded = tf.saved_model.load(path_of("unused", "saved"))
+    x, y = tf.constant([1.0, 2.0, 3.0]), tf.constant([1, 2])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        used = loaded(x, y, flag=tf.constant(True))["used"]
+    of_x, of_params = tape.gradient(used, [x, dict(loaded.params)])
+    np.testing.assert_array_equal(of_x, np.ones(3))
+    np.testing.assert_array_equal(of_params["used"], np.ones(3))
+    assert of_params["unused"] is None
+    assert of_params["last"] is None
 
 
 def _power(params, z):
@@ -345,6 +355,13 @@ def test_without_reverse_mode_a_file_is_written_all_the_same(tmp_path):
     refused = pytest.raises(LookupError, match=r"loop was saved .*up to order 0, not 1")
     with refused, tf.GradientTape():
         loaded(x)
+
+
+def test_no_gradient_is_written_where_nothing_is_differentiable(tmp_path, recwarn):
+    case = BY_NAME["integers"]
+    case.save(tmp_path / "model")
+    assert recwarn.list == []
+    assert not read_meta_graph(tmp_path / "model").graph_def.library.registered_gradients
 
 
 def test_a_persistent_tape_takes_one_order_more(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 import shutil
 import subprocess
 
@@ -11,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl.testing import flagsaver
+from tensorflow.python.tools import saved_model_cli
 
 import bridge
 from tests.bridge.absence import run_without_tensorflow
@@ -171,6 +174,12 @@ class TestObjects:
         _structures_agree(case, got, structured(case.results(key)))
 
     @each_case
+    def test_the_root_is_callable(self, load, case):
+        args, kwargs = _arguments(case)
+        got = load(case.name)(*args, **kwargs)
+        _structures_agree(case, got, structured(case.results(case.default)))
+
+    @each_case
     def test_variables(self, load, case):
         loaded = load(case.name)
         with case.context():
@@ -260,8 +269,54 @@ class TestCApi:
         assert b"must feed a value for placeholder" in (tmp_path / "answers").read_bytes()
 
 
+def _command_line(*arguments):
+    """`saved_model_cli`, in this process."""
+    with flagsaver.flagsaver():
+        saved_model_cli.create_parser().parse_args(list(map(str, arguments))).func()
+
+
+def _read_npy(path, like):
+    """An array of known dtype and shape: `np.load` does not know the dtypes of ml_dtypes."""
+    head, _, data = path.read_bytes().partition(b"\n")
+    assert f"'shape': {like.shape}".encode() in head
+    return np.frombuffer(data, like.dtype).reshape(like.shape)
+
+
 class TestCommandLine:
     """saved_model_cli show and run."""
+
+    @each_case
+    def test_show(self, models, case, capsys):
+        _command_line("show", "--dir", models / case.name, "--all")
+        text = capsys.readouterr().out
+        for key in case.functions:
+            assert f"signature_def['{key}']" in text
+            assert f"Function Name: '{key}'" in text
+        for key in case.functions:
+            for name in (
+                *named_inputs(case, models / case.name, key),
+                *read_paths(models / case.name, key)[1],
+            ):
+                assert f"['{name}'] tensor_info" in text
+
+    @each_signature
+    def test_run(self, models, name, key, tmp_path):
+        case, folder = BY_NAME[name], models / name
+        inputs = []
+        for tensor, array in named_inputs(case, folder, key).items():
+            # A pickle, since the format of `np.save` has no dtypes but numpy's own.
+            (tmp_path / f"{tensor}.pickle").write_bytes(pickle.dumps(array))
+            inputs.append(f"{tensor}={tmp_path / tensor}.pickle")
+        command = ["run", "--dir", folder, "--tag_set", "serve", "--signature_def", key]
+        command += ["--inputs", ";".join(inputs), "--outdir", tmp_path / "out"]
+        if not inputs:
+            with pytest.raises(AttributeError, match="At least one of --inputs"):
+                _command_line(*command)
+            return
+        _command_line(*command)
+        want = named_results(case, folder, key)
+        for tensor, array in want.items():
+            _agree(case, _read_npy(tmp_path / "out" / f"{tensor}.npy", array), array)
 
     def test_the_command_itself(self, models, preloaded_python):
         command = [preloaded_python, "-m", "tensorflow.python.tools.saved_model_cli", "run"]
@@ -273,8 +328,24 @@ class TestCommandLine:
         assert "output_1:\n[ 4. 10. 18.]" in done.stdout
 
 
+class _Layer(keras.layers.TFSMLayer):
+    """Keras's own passes one positional argument on, and says to subclass it for several."""
+
+    def call(self, *args, **kwargs):
+        return self.call_endpoint_fn(*args, **kwargs)
+
+
 class TestKeras:
     """keras.layers.TFSMLayer, as a layer on its own and in a model."""
+
+    @each_signature
+    def test_a_layer_with_any_arguments(self, models, name, key):
+        case = BY_NAME[name]
+        args, kwargs = _arguments(case)
+        layer = _Layer(models / name, call_endpoint=key)
+        # Keras casts floating-point arguments to the layer's dtype otherwise.
+        layer.autocast = False
+        _structures_agree(case, layer(*args, **kwargs), structured(case.results(key)))
 
     @pytest.mark.parametrize(
         "name", ["composites", "many_variables", "scan", "top_k", "while_loop"]
@@ -297,6 +368,12 @@ class TestKeras:
         )
         _structures_agree(case, layer(x), structured(case.results()))
 
+    def test_a_layer_has_one_argument(self, models):
+        args, _ = _arguments(BY_NAME["no_parameters"])
+        layer = keras.layers.TFSMLayer(models / "no_parameters", call_endpoint="serving_default")
+        with pytest.raises(TypeError, match="missing a required argument"):
+            layer(args[0])
+
     def test_a_model_is_trained(self, models):
         case = BY_NAME["two_signatures"]
         (x,), (params,) = case.args, case.leading()
@@ -316,9 +393,49 @@ class TestKeras:
             np.testing.assert_allclose(weight.numpy(), want, rtol=0, atol=1e-6, err_msg=ROUNDING)
 
 
+# Why TensorFlow 2.21's TFLite converter refuses a file, or its interpreter a model.
+TFLITE_CONVERTER = {
+    "all_dtypes": "failed to legalize operation 'tfl.reverse_v2'",
+    "bfloat16": "failed to legalize operation 'tfl.batch_matmul'",
+    "bytes": "failed to legalize operation 'tfl.div'",
+    "complex": "'tf.Complex' op is neither a custom op nor a flex op",
+    "float8": "Failed to convert element type 'f8E.*': Unsupported type",
+    "keys": "failed to legalize operation 'tfl.right_shift'",
+    "buckets_of_all_dtypes": "ops that are not supported by TFLite|tf.ConcatV2",
+}
+TFLITE_INTERPRETER = {"empty": "Invalid tensor size"}
+
+
+class TestTfLite:
+    """The TFLite converter and its interpreter."""
+
+    @each_case
+    def test_convert_and_run(self, models, case):
+        folder = models / case.name
+        converter = tf.lite.TFLiteConverter.from_saved_model(
+            str(folder), signature_keys=list(case.functions)
+        )
+        if case.name in TFLITE_CONVERTER:
+            with pytest.raises(Exception, match=TFLITE_CONVERTER[case.name]):
+                converter.convert()
+            return
+        model = converter.convert()
+        for key in case.functions:
+            if case.name in TFLITE_INTERPRETER:
+                with pytest.raises(ValueError, match=TFLITE_INTERPRETER[case.name]):
+                    _run_tflite(model, key, named_inputs(case, folder, key))
+                continue
+            got = _run_tflite(model, key, named_inputs(case, folder, key))
+            _all_agree(case, got, named_results(case, folder, key))
+
+
 def _interpreter(model):
     with pytest.warns(UserWarning, match="tf.lite.Interpreter is deprecated"):
         return tf.lite.Interpreter(model_content=model)
+
+
+def _run_tflite(model, key, feeds):
+    return _interpreter(model).get_signature_runner(key)(**feeds)
 
 
 STATE = {"w": np.arange(3, dtype=np.float32), "count": np.int32(0)}
@@ -435,6 +552,25 @@ class TestState:
         answers = run_in_c(c_program, tmp_path, runs, names)
         assert [error for error, _ in answers] == [""] * len(STEPS)
         _equal([results for _, results in answers], STEPS)
+
+    def test_the_command_line_begins_anew_each_time(self, trainable, tmp_path):
+        np.save(tmp_path / "x.npy", BATCH)
+        command = ["run", "--dir", trainable, "--tag_set", "serve", "--signature_def", "train"]
+        command += ["--inputs", f"x={tmp_path / 'x.npy'}"]
+        for number in range(2):
+            _command_line(*command, "--outdir", tmp_path / str(number))
+            _equal([{"loss": np.load(tmp_path / str(number) / "loss.npy")}], ["train"])
+
+    def test_a_layer_of_keras(self, trainable, tmp_path):
+        layer = keras.layers.TFSMLayer(trainable, call_endpoint="train")
+        inputs = keras.Input((3,))
+        model = keras.Model(inputs, layer(inputs))
+        found = [layer(BATCH), {"loss": model.predict(BATCH, verbose=0)["loss"]}, model(BATCH)]
+        _equal(found, ["train"] * 3)
+        model.save_weights(tmp_path / "w.weights.h5")
+        layer(BATCH)
+        model.load_weights(tmp_path / "w.weights.h5")
+        _equal([*found, layer(BATCH)], ["train"] * 4)
 
     @pytest.mark.parametrize("keys", [("predict", "reset", "train"), ("train",)])
     def test_tflite(self, trainable, keys):

@@ -22,6 +22,7 @@ from tests.xla_call_module.sharding_strategies import device_indices, shard_shap
 from tests.xla_flags import with_xla_flags
 from xla_call_module.analyses.infer_signature import infer_signature
 from xla_call_module.errors import ShardingError
+from xla_call_module.shardings.sharding_protos import sharding_from_proto
 
 TESTS = ROOT / "tests"
 MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
@@ -178,6 +179,37 @@ def test_files_have_the_messages_of_jax2tf(origin, partitioner, request):
     assert _shown(gradient, shardy=partitioner) == _expected(OF_GRADIENT, shardy=partitioner)
 
 
+def test_what_is_read_of_a_variable_has_its_sharding(saved):
+    function, _ = _functions(saved)
+    nodes = {node.name: node for node in function}
+    first, second, *_ = (node for node in function if node.op == "XlaSharding")
+    for shown in (first, second):
+        assert nodes[shown.input[0].split(":")[0]].op == "ReadVariableOp"
+    (call,) = (node for node in function if node.op == "XlaCallModule")
+    of_call = [nodes[name.split(":")[0]].op for name in call.input if ":" in name]
+    assert of_call == ["XlaSharding"] * 3
+
+
+def test_graphs_have_them_too(exported, partitioner):
+    converted = bridge.convert(exported)
+    variables = {key: tf.Variable(value) for key, value in PARAMS.items()}
+
+    @tf.function(autograph=False)
+    def function(x):
+        with tf.GradientTape() as tape:
+            result = converted(variables, x)["y"]
+        return tape.gradient(result, variables)
+
+    concrete = function.get_concrete_function(tf.TensorSpec(X.shape))
+    graph = concrete.graph.as_graph_def()
+    bodies = [graph.node, *(inner.node_def for inner in graph.library.function)]
+    found = [_shown(nodes, shardy=partitioner) for nodes in bodies]
+    # Where it is not differentiated, too.
+    for wanted in (OF_FUNCTION, OF_GRADIENT):
+        assert _expected(wanted, shardy=partitioner) in found
+    np.testing.assert_allclose(concrete(tf.constant(X))["w"], X.sum(0)[:, None] @ np.ones((1, 8)))
+
+
 @pytest.mark.parametrize("origin", ["saved", "saved_again"])
 @pytest.mark.usefixtures("partitioner")
 def test_tensorflow_on_one_device_has_the_same_numbers(origin, request):
@@ -253,6 +285,11 @@ def test_the_gradient_is_found_behind_the_sharding_of_the_first_result(tmp_path)
     assert len(signature.function.chain) == 3
 
 
+def test_eager_runs_on_one_device(exported):
+    found = bridge.convert(exported)(PARAMS, tf.constant(X))
+    np.testing.assert_allclose(found["y"], _layer(PARAMS, X)["y"], rtol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def split(tmp_path_factory):
     rows = _on("data")
@@ -288,6 +325,11 @@ def test_what_was_loaded_without_a_mesh_is_refused_by_name(way, split):
         r"\{'data': 4, 'model': 2\}, and was loaded for one\. To do: load it with mesh=",
     ):
         UNDER[way](split)
+
+
+def test_what_was_loaded_without_a_mesh_can_be_traced(split):
+    """For how many devices is known when it is lowered."""
+    assert jax.eval_shape(split, X).shape == X.shape
 
 
 def test_what_needs_all_devices_is_refused_by_name(manual):
@@ -329,3 +371,13 @@ def test_on_one_device_nothing_is_shown():
         tf.TensorSpec(X.shape)
     )
     assert "XlaSharding" not in {node.op for node in concrete.graph.as_graph_def().node}
+
+
+def test_the_messages_say_what_the_exported_says(saved):
+    function, _ = _functions(saved)
+    found = [
+        device_indices(sharding_from_proto(node.attr["sharding"].s), (8, 16))[5]
+        for node in function
+        if node.op == "XlaSharding" and node.input[0] == "x"
+    ]
+    assert found == [(slice(4, 6), slice(None))]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import bridge.testing
 from bridge.testing import assert_gradients_match
 from bridge.verifying.comparison import Tolerance, describe_difference
+from tests.bridge.absence import run_without_tensorflow
 from xla_call_module.errors import (
     DtypeError,
+    MissingDependencyError,
     StructureError,
     UnsupportedError,
+    installing,
 )
 
 PARAMS = {"b": np.float32([0.1, -0.2]), "w": np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)}
@@ -34,6 +41,15 @@ class TestWhatAgrees:
     def test_forward_mode(self, mode):
         assert_gradients_match(network, PARAMS, X, order=0, modes=[mode], forward=True)
 
+    def test_forward_mode_after_reverse_mode(self):
+        assert_gradients_match(network, PARAMS, X, order=1, modes=["graph"], forward=True)
+
+    @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "jit"])
+    def test_functions(self, wrap):
+        assert_gradients_match(
+            wrap(network), PARAMS, X, kwargs={"scale": 2.0}, order=1, modes=["eager"]
+        )
+
     def test_complex_numbers(self):
         """JAX's gradients are the conjugates of TensorFlow's, of each order and cotangent."""
         z = np.complex64([1 + 2j, -0.5 + 1j])
@@ -47,6 +63,9 @@ class TestWhatAgrees:
         modes = ["graph", "saved"]
         assert_gradients_match(exported, PARAMS, X, order=1, modes=modes)
         assert_gradients_match(exported, PARAMS, X[:1], order=1, modes=modes, reference=network)
+
+    def test_nothing_to_differentiate(self):
+        assert_gradients_match(lambda n: (n + 1, n > 2), np.arange(4), order=2, modes=["saved"])
 
     def test_the_seed_chooses_the_cotangents(self):
         """A gradient that is wrong for some cotangents alone is found by some seeds alone."""
@@ -199,6 +218,36 @@ class TestComparison:
         arrays = np.asarray(found, single), np.asarray(expected, single)
         assert describe_difference(*arrays, Tolerance()).startswith(text)
 
+    @pytest.mark.parametrize(
+        ("found", "expected", "text"),
+        [
+            (np.arange(3), np.arange(3) * 2, "at index (1,) is 1; JAX has 2. 2 of 3 elements of i"),
+            (np.array([True]), np.array([False]), "at index (0,) is True; JAX has False. 1 of 1"),
+            (np.float32([1]), np.float64([1]), "is float32[1]; JAX has float64[1]."),
+            (np.zeros((2, 1)), np.zeros(2), "is float64[2,1]; JAX has float64[2]."),
+        ],
+    )
+    def test_dtypes_and_shapes(self, found, expected, text):
+        assert describe_difference(found, expected, Tolerance(1.0, 1.0)).startswith(text)
+
+    @pytest.mark.parametrize(
+        ("dtype", "rtol"),
+        [
+            ("float64", 1e-10),
+            ("complex128", 1e-10),
+            ("float32", 1e-4),
+            ("float16", 2**-7),
+            ("bfloat16", 2**-4),
+            ("float8_e4m3fn", 0.25),
+        ],
+    )
+    def test_what_is_usual_for_a_dtype(self, dtype, rtol):
+        expected = np.array([0.0, 8.0]).astype(jnp.dtype(dtype))
+        assert Tolerance().of(expected, 0.0) == (rtol, 8 * rtol)
+        assert Tolerance().of(expected, 1.0)[1] > 8 * rtol
+        assert Tolerance(0.5).of(expected, 0.0) == (0.5, 4.0)
+        assert Tolerance(0.5, 0.1).of(expected, 1.0) == (0.5, 0.1)
+
 
 class TestMisuse:
     @pytest.mark.parametrize(
@@ -277,3 +326,12 @@ class TestMisuse:
         with pytest.raises(StructureError, match=r"args\[0\] \(static data of Point\)") as caught:
             assert_gradients_match(lambda point: point.x * 2, Point(ROW), modes=["graph", "saved"])
         assert "in the mode 'saved' of assert_gradients_match" in caught.value.__notes__
+
+
+def test_without_tensorflow(monkeypatch):
+    code = "import bridge.testing; print(bridge.testing.__all__)"
+    assert run_without_tensorflow(code) == "['assert_gradients_match']\n"
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    wanted = re.escape(f"TensorFlow, which is not installed. To do: {installing('tensorflow')}")
+    with pytest.raises(MissingDependencyError, match=wanted):
+        bridge.testing.assert_gradients_match(jnp.sin, ROW)

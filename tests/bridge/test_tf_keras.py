@@ -19,6 +19,7 @@ from bridge.layers.config_text import decode_artifact  # noqa: E402
 from bridge.tf_keras import ExportedLayer  # noqa: E402
 from xla_call_module.errors import (  # noqa: E402
     ArgumentError,
+    DtypeError,
     FormatError,
     StructureError,
 )
@@ -76,6 +77,13 @@ def model():
     return model
 
 
+def test_weights(model):
+    layer = model.get_layer("net")
+    assert [w.name for w in layer.weights][:2] == ["net/b:0", "net/dense/w:0"]
+    assert [w.name for w in layer.trainable_weights] == ["net/b:0"]
+    assert np.abs(model.get_layer("normalizing").state["mean"]).max() > 0
+
+
 def test_outputs():
     layer = make_network()
     expected = network({"dense": {"w": W}, "b": np.zeros(4, "float32")}, X)
@@ -102,6 +110,13 @@ def test_a_file(model, tmp_path, name):
     assert type(loaded.get_layer("net")).__name__ == "ExportedLayer"
     np.testing.assert_allclose(loaded.predict(X, verbose=0), model.predict(X, verbose=0), rtol=1e-5)
     loaded.fit(X, Y, verbose=0)
+
+
+def test_a_clone_begins_again(model):
+    clone = keras.models.clone_model(model)
+    np.testing.assert_array_equal(clone.get_layer("normalizing").params, np.eye(4))
+    clone.set_weights(model.get_weights())
+    np.testing.assert_allclose(clone.predict(X, verbose=0), model.predict(X, verbose=0), rtol=1e-5)
 
 
 READ = """
@@ -141,10 +156,62 @@ def test_a_layer_is_for_the_oldest_tensorflow_that_is_asked_for():
     assert max(since(tensorflow="2.16")) <= (2, 16)
 
 
+def test_masks_are_handed_on():
+    tokens = keras.Input((5,), dtype="int32")
+    embedded = keras.layers.Embedding(7, 4, mask_zero=True)(tokens)
+    layer = ExportedLayer(lambda x: {"same": x * 2.0, "pooled": x.sum(1)})
+    outputs = layer(embedded)
+    pooled = keras.layers.GlobalAveragePooling1D()
+    model = keras.Model(tokens, [pooled(outputs["same"]), pooled(embedded)])
+    found, plain = model.predict(np.array([[1, 2, 0, 0, 0]], "int32"), verbose=0)
+    np.testing.assert_allclose(found, 2 * plain, rtol=1e-5)
+
+
+def test_a_function_gets_the_mask_that_is_passed():
+    def masked(x, mask=None):
+        return x if mask is None else x * mask[..., None]
+
+    tokens = keras.Input((5,), dtype="int32")
+    embedding = keras.layers.Embedding(7, 4, mask_zero=True)
+    passed = ExportedLayer(masked)(embedding(tokens), mask=embedding.compute_mask(tokens))
+    model = keras.Model(tokens, [passed, embedding(tokens)])
+    found, plain = model.predict(np.array([[1, 2, 0, 0, 0]], "int32"), verbose=0)
+    np.testing.assert_array_equal(found[:, :2], plain[:, :2])
+    assert not found[:, 2:].any()
+    with pytest.raises(StructureError, match=r"has a mask, and masked takes one.*To do: pass it"):
+        ExportedLayer(masked)(embedding(tokens))
+
+
+def test_dtypes_without_a_name_in_hdf5(tmp_path):
+    layer = ExportedLayer(
+        lambda p, x: x * p["narrow"].astype("float32") + p["half"].astype("float32"),
+        params={"narrow": np.full(4, 1.5, "float8_e4m3fn"), "half": np.full(4, 2.5, "bfloat16")},
+    )
+    model = keras.Sequential([keras.Input((4,)), layer])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(X, verbose=0), X * 1.5 + 2.5)
+
+
+@pytest.mark.parametrize("seed", ["a", 1.5, {"a": 1, "b": "c"}])
+def test_a_seed_that_is_none_is_refused(seed):
+    with pytest.raises(ArgumentError, match="expected an integer as a seed, a PRNG key"):
+        ExportedLayer(lambda key, x: x, rng=seed)
+
+
 def test_training_is_known_where_a_function_is_traced():
     layer = ExportedLayer(lambda x, training: -x if training else x)
     with pytest.raises(ArgumentError, match=r"argument training of .* is not known"):
         tf.function(lambda training: layer(X, training=training))(tf.constant(True))
+
+
+def test_mixed_precision():
+    layer = ExportedLayer(lambda p, x: x * p, params=np.ones(4), dtype="mixed_bfloat16")
+    assert layer(X).dtype == tf.bfloat16
+    assert layer.params.dtype == tf.float32
+    exported = jax.export.export(jax.jit(jnp.sin))(X)
+    with pytest.raises(DtypeError, match="computes in bfloat16"):
+        ExportedLayer(exported, dtype="mixed_bfloat16")
 
 
 def test_a_damaged_config(model):

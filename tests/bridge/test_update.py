@@ -28,6 +28,7 @@ from savedmodel.manifest import compare_manifest, read_manifest
 from savedmodel.read import read_proto
 from savedmodel.variables import bundle_changes
 from savedmodel.variables.tensor_bundle import read_index
+from tests.bridge.c_programs import build, decode_tensor, encode_count, encode_request, encode_text
 from tests.policy.source import ROOT
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 
@@ -103,6 +104,21 @@ class TestValues:
         key = bridge.load(model).params.key
         assert jax.random.key_data(key).tolist() == jax.random.key_data(old.key).tolist()
 
+    def test_what_update_returns_to_load_is_what_was_passed(self, model):
+        new = state(5, step=-2)
+        bridge.update(model, new)
+        loaded = bridge.load(model).params
+        assert jax.tree.structure(loaded) == jax.tree.structure(new)
+        plain = lambda tree: jax.tree.leaves(tree._replace(key=jax.random.key_data(tree.key)))  # noqa: E731
+        jax.tree.map(np.testing.assert_array_equal, plain(loaded), plain(new))
+
+    def test_a_key_as_its_data_and_a_narrowed_array(self, model):
+        new = {"key": np.array([0, 9], np.uint32), "layers": [{"b": np.arange(3.0)}]}
+        bridge.update(model, new)
+        params = bridge.load(model).params
+        assert params.layers[0]["b"].dtype == np.float32
+        assert jax.random.key_data(params.key).tolist() == [0, 9]
+
     def test_paths_that_look_alike(self, tmp_path):
         params = {"a/b": np.float32(1), "a": {"b": np.float32(2)}}
         save = lambda p, x: p["a/b"] + 10 * p["a"]["b"] + x  # noqa: E731
@@ -132,6 +148,16 @@ class TestValues:
         results = tf.saved_model.load(new).signatures["serving_default"](x=tf.constant(0.0))
         assert np.all(results["output_0"] == 36)
 
+    def test_not_ever_more_files(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(bundle_changes, "_FEW_BYTES", 0)
+        monkeypatch.setattr(bundle_changes, "MAX_KEPT_FILES", 3)
+        params = {name: np.float32(number) for number, name in enumerate("abcdefgh")}
+        bridge.save(lambda p, x: p["a"] + x, tmp_path / "m", params=params, args="f32[]")
+        for name in params:
+            bridge.update(tmp_path / "m", {name: np.float32(5)})
+            assert read_index(tmp_path / "m/variables/variables").num_shards <= 5
+        assert {float(v) for v in bridge.load(tmp_path / "m").params.values()} == {5.0}
+
 
 class TestFolder:
     """The rest of the folder."""
@@ -139,6 +165,13 @@ class TestFolder:
     def test_the_program_is_the_same_file(self, original, tmp_path):
         bridge.update(original, state(1), to=tmp_path / "new")
         assert os.path.samefile(original / PROTO, tmp_path / "new" / PROTO)
+
+    def test_everything_comes_along(self, model):
+        before = (model / PROTO).read_bytes()
+        bridge.update(model, {"step": 1})
+        assert (model / PROTO).read_bytes() == before
+        assert (model / "assets.extra" / "words.txt").read_text() == "a b"
+        assert (model / "assets.extra" / "tf_serving_warmup_requests").is_file()
 
     def test_what_a_rollback_says_of_its_values_stays_behind(self, model, tmp_path):
         write_text(model / PUBLICATION_FILE, '{"copy_of": 1}')
@@ -168,6 +201,16 @@ class TestFolder:
             bridge.update(tmp_path / "m", {"step": 1})
         assert bridge.load(tmp_path / "m").params.step == 0
 
+    def test_a_copy_where_there_are_no_links(self, original, tmp_path, monkeypatch):
+        def refuse(*args, **kwargs):
+            raise OSError(18, "Invalid cross-device link")
+
+        monkeypatch.setattr(os, "link", refuse)
+        bridge.update(original, state(1), to=tmp_path / "new")
+        assert not os.path.samefile(original / PROTO, tmp_path / "new" / PROTO)
+        assert (original / PROTO).read_bytes() == (tmp_path / "new" / PROTO).read_bytes()
+        check(tmp_path / "new", state(1))
+
     def test_where_it_goes(self, model, tmp_path):
         (tmp_path / "new").mkdir()
         with pytest.raises(StructureError, match=r"new exists\. To do: pass overwrite=True"):
@@ -180,6 +223,17 @@ class TestFolder:
         assert bridge.load(model).params.step == 2
         with pytest.raises(StructureError, match=r"is inside of .*model, which is to be copied"):
             bridge.update(model, {"step": 1}, to=model / "inner")
+
+    def test_a_link_stays_one(self, model, tmp_path):
+        (tmp_path / "latest").symlink_to(model)
+        bridge.update(tmp_path / "latest", {"step": 8})
+        assert (tmp_path / "latest").is_symlink()
+        assert bridge.load(model).params.step == 8
+
+    def test_files_of_others_stay_where_it_takes_the_place(self, model):
+        (model / "README.md").write_text("mine")
+        bridge.update(model, {"step": 3})
+        assert (model / "README.md").read_text() == "mine"
 
 
 class TestTensorFlow:
@@ -204,6 +258,24 @@ class TestTensorFlow:
         signatures = {"serving_default": loaded.signatures["serving_default"]}
         tf.saved_model.save(loaded, tmp_path / "last", signatures=signatures)
         check(tmp_path / "last", new)
+
+    def test_a_session_and_the_c_api(self, model, tmp_path):
+        new = state(4, step=2)
+        bridge.update(model, new)
+        graph = tf.Graph()
+        with tf.compat.v1.Session(graph=graph) as session:
+            loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(model))
+            definition = loaded.signature_def["serving_default"]
+            feed = {definition.inputs["x"].name: X}
+            result = session.run(definition.outputs["output_0"].name, feed)
+        np.testing.assert_allclose(result, predict(new, X), rtol=1e-5)
+        request = encode_text(str(model)) + encode_request(definition, {"x": X})
+        (tmp_path / "requests").write_bytes(encode_count(1) + request)
+        program = build("load_and_run", tmp_path)
+        subprocess.run([program, tmp_path / "requests", tmp_path / "answers"], check=True)
+        with open(tmp_path / "answers", "rb") as file:
+            assert file.read(4) == b"\0" * 4  # no error
+            np.testing.assert_allclose(decode_tensor(file), predict(new, X), rtol=1e-5)
 
 
 class TestForeign:
@@ -315,6 +387,23 @@ class TestModules:
         assert bridge.update(tmp_path / "m", nnx.state(old, nnx.Param)).kept == ()
         np.testing.assert_allclose(bridge.load(tmp_path / "m")(X), old(X), rtol=1e-6)
 
+    def test_equinox(self, tmp_path):
+        equinox = pytest.importorskip("equinox")
+        old, new = (equinox.nn.MLP(3, 2, 4, 1, key=jax.random.key(seed)) for seed in (0, 1))
+        bridge.save(old, tmp_path / "m", args="f32[3]")
+        assert bridge.update(tmp_path / "m", new).kept == ()
+        np.testing.assert_allclose(bridge.load(tmp_path / "m")(X[0]), new(X[0]), rtol=1e-6)
+
+    def test_linen(self, tmp_path):
+        linen = pytest.importorskip("flax.linen")
+        dense = linen.Dense(2)
+        old, new = (dense.init(jax.random.key(seed), X) for seed in (0, 1))
+        bridge.save(dense, tmp_path / "m", params=old, args="f32[b,3]")
+        assert bridge.update(tmp_path / "m", new).kept == ()
+        np.testing.assert_allclose(bridge.load(tmp_path / "m")(X), dense.apply(new, X), rtol=1e-6)
+        with pytest.raises(StructureError, match="does not hold its parameters"):
+            bridge.update(tmp_path / "m", dense)
+
 
 class TestParameterFiles:
     """The path of a file of parameters."""
@@ -335,6 +424,10 @@ class TestParameterFiles:
         new = {"layers": [{"b": np.ones(3, np.float32)}], "step": np.asarray(5, np.int32)}
         checkpoint.PyTreeCheckpointer().save(tmp_path / "orbax", new)
         assert bridge.update(model, tmp_path / "orbax").updated == ("layers/0/b", "step")
+
+    def test_one_that_is_not_there(self, model, tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"nowhere\.npz"):
+            bridge.update(model, tmp_path / "nowhere.npz")
 
 
 class TestRefused:
@@ -365,10 +458,20 @@ class TestRefused:
         assert {f: f.read_bytes() for f in original.rglob("*") if f.is_file()} == before
         assert [p.name for p in original.parent.iterdir()] == ["model"]
 
+    def test_arrays_of_another_framework_are_not_passed_over(self, model):
+        with pytest.raises(StructureError, match=r"The parameter step is a .*Tensor"):
+            bridge.update(model, {"step": tf.constant(3), "key": state(0).key})
+
     def test_a_function_without_parameters(self, tmp_path):
         bridge.save(jnp.sin, tmp_path / "m", args="f32[]")
         with pytest.raises(StructureError, match="m has no variables: its arrays are constants"):
             bridge.update(tmp_path / "m", {"w": 1.0})
+
+    def test_what_is_no_savedmodel(self, tmp_path):
+        with pytest.raises(FormatError, match="nowhere does not exist"):
+            bridge.update(tmp_path / "nowhere", {"w": 1.0})
+        with pytest.raises(StructureError, match="gs://b/m is an address"):
+            bridge.update("gs://b/m", {"w": 1.0})
 
     def test_damage_in_what_is_copied(self, model):
         index = read_index(model / "variables/variables")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -103,6 +104,14 @@ def test_new_values_of_all_processes(tmp_path):
     zeros, new = (tmp_path / name / "saved_model.pb" for name in ("m_zeros", "m"))
     assert os.path.samefile(zeros, new)
     assert {path.name for path in tmp_path.iterdir()} == {"m", "m_zeros"}
+
+
+def test_a_session_loads_it_whole(two):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        graph = tf.compat.v1.saved_model.load(session, ["serve"], str(two))
+        signature = graph.signature_def["serving_default"]
+        result = session.run(signature.outputs["output_0"].name, {signature.inputs["x"].name: X})
+    np.testing.assert_allclose(result, _result(), 1e-5)
 
 
 def test_it_is_loaded_here(two):
@@ -214,11 +223,42 @@ def test_shards_of_one_process_are_slices_of_one_data_file(tmp_path):
     _check_values(bridge.load(tmp_path / "m").params)
 
 
+def test_nothing_else_is_left(two):
+    assert sorted(_files(two)) == [
+        "saved_model.pb",
+        f"{PREFIX}.data-00000-of-00002",
+        f"{PREFIX}.data-00001-of-00002",
+        f"{PREFIX}.index",
+    ]
+    assert [path.name for path in two.parent.iterdir()] == ["m"]
+
+
 def test_a_part_is_read_out_of_the_slices_that_it_meets(two):
     variables = {variable.name: variable for variable in savedmodel.read(two).variables}
     for name, value in worker.values().items():
         index = tuple(slice(size // 3, size) for size in value.shape)
         np.testing.assert_array_equal(variables[name].part(index), value[index])
+
+
+def test_four_processes_and_the_same_again_give_the_same_bytes(two, tmp_path):
+    _succeed("save", 4, tmp_path / "four")
+    assert read_index(tmp_path / "four" / PREFIX).num_shards == 4
+    loaded = tf.saved_model.load(tmp_path / "four")
+    _check_values({name: variable.numpy() for name, variable in loaded.params.items()})
+    _succeed("save", 2, tmp_path / "again")
+    assert _files(tmp_path / "again") == _files(two)
+
+
+def test_twice_in_one_program(tmp_path):
+    _succeed("save_again", 2, tmp_path / "m")
+    assert read_index(tmp_path / "m" / PREFIX).num_shards == 6
+    _check_values(bridge.load(tmp_path / "m").params)
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_the_others_wait_while_process_0_writes(tmp_path):
+    _succeed("with_a_slow_leader", 2, tmp_path / "m")
+    _check_values(bridge.load(tmp_path / "m").params)
 
 
 def test_what_tensorflow_would_not_put_together_is_refused(tmp_path):
@@ -322,3 +362,13 @@ def test_an_address_is_refused(two, tmp_path):
     with pytest.raises(StructureError, match="gs://bucket/m is an address, and several processes"):
         write_together(savedmodel.read(two), "gs://bucket/m", group=group)
     assert "address" in str(group.error)
+
+
+def test_a_process_that_is_not_connected(monkeypatch):
+    from bridge.saving import processes
+    from xla_call_module.errors import StructureError
+
+    monkeypatch.setattr(processes, "coordination_client", lambda: None)
+    with pytest.raises(StructureError, match=r"call jax\.distributed\.initialize\(\) in each"):
+        processes.JaxProcesses()
+    assert not processes.is_multi_process(jax.numpy.ones(3))

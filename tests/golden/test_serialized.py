@@ -19,10 +19,12 @@ from bridge.cli.main import main
 from tests.golden.reading import GOLDEN, check_leaves, numbers_of
 from tests.golden.tensorflow_arguments import for_tensorflow
 from tests.golden.write_kinds import KINDS, SEVERAL_DEVICES
+from tests.golden.write_serialized import register_pair
 from xla_call_module.descriptions.serialized_exported import read_serialized
 from xla_call_module.errors import ShardingError, VersionError
 from xla_call_module.stablehlo.modules import open_module
 
+CASES = sorted(GOLDEN.glob("serialized/*/*.bin"))
 ONE_DEVICE_ALONE = "A file that TensorFlow cannot run on one device"
 
 
@@ -104,6 +106,21 @@ def test_there_are_some():
     assert len(files(1)) == len(files(2)) == len(KINDS) * len(minors)
 
 
+@of_each_file(*files(1))
+def test_saved(file, tmp_path):
+    kind = KINDS[file.parent.name]
+    is_manual = file.parent.name == "shard_map"
+    warns = is_manual and is_read(file)
+    warned = (
+        pytest.warns(UserWarning, match=ONE_DEVICE_ALONE) if warns else contextlib.nullcontext()
+    )
+    with read_or_refused(file), warned:
+        saved = bridge.save(file, tmp_path / "model", gradient_order=kind.order)
+        assert all(signature.gradient_order == kind.order for signature in saved.signatures)
+        if not is_manual:
+            check_in_tensorflow(saved.path, file, gradients=True)
+
+
 @pytest.mark.filterwarnings(f"always:{ONE_DEVICE_ALONE}")
 @of_each_file(*files(2))
 def test_exported_by_the_command(file, tmp_path, capsys):
@@ -137,6 +154,19 @@ def test_to_onnx(file):
             for index, value in enumerate(session.get_inputs())
         }
         check_leaves(session.run(None, given), numbers, f"{key}/result")
+
+
+@of_each_file(*CASES)
+def test_other_cases(file, tmp_path):
+    register_pair()
+    with read_or_refused(file):
+        saved = bridge.save(file, tmp_path / "model")
+        assert callable(tf.saved_model.load(saved.path))
+        if file.stem != "sharded":
+            assert bridge.to_onnx(file).graph.node
+            return
+        with pytest.raises(ShardingError, match="exported for 4 devices, and an ONNX model runs"):
+            bridge.to_onnx(file)
 
 
 def test_beside_others(tmp_path):

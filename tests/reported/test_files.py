@@ -99,11 +99,13 @@ def test_what_a_killed_writer_of_another_name_left(tmp_path):
     [
         (lambda x, X: x + X, ["x", "X_1"]),  # noqa: N803 - the case is the point
         (lambda self, y: self * y, ["self_", "y"]),
+        (lambda x_1, X, x: x + x_1 + X, ["x_1", "X", "x_2"]),  # noqa: N803
         (lambda é, x: é * x, None),
     ],
 )
 def test_names_that_tensorflow_does_not_pass(tmp_path, function, inputs):
-    saved = bridge.save(function, tmp_path / "m", args="f32[], f32[]", gradient_order=0)
+    args = ", ".join(["f32[]"] * function.__code__.co_argcount)
+    saved = bridge.save(function, tmp_path / "m", args=args, gradient_order=0)
     names = [spec.name for spec in saved.signatures[0].inputs]
     assert names == (inputs or names)
     run = tf.saved_model.load(tmp_path / "m").signatures["serving_default"]

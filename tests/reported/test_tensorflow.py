@@ -16,7 +16,7 @@ X = np.float32([0.3, -1.0, 2.0])
 
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_results_of_which_some_have_no_cotangent(in_graph):
-    converted = bridge.convert(lambda x, y: (x * 2, jnp.int32(7), x * y, y * 5, y + x))
+    converted = bridge.convert(lambda x, y: (x * 2, jnp.int32(7), x * y, y * 5, y + x, jnp.int8(1)))
     x, y = tf.Variable(3.0), tf.Variable(4.0)
 
     def gradients():

@@ -53,6 +53,14 @@ def test_save_says_where_the_source_is(folder):
     assert source is None or len(source["revision"]) in (40, 64)
 
 
+def test_without_being_asked_there_is_none(tmp_path):
+    bridge.save(_scale, tmp_path / "m", params={"w": np.ones(6, "f")}, args="f32[6]")
+    assert read_manifest(tmp_path / "m") is None
+    with pytest.raises(StructureError, match=r"has no manifest.*manifest=True"):
+        compare_manifest(tmp_path / "m")
+    assert bridge.inspect(tmp_path / "m").manifest is None
+
+
 def test_changes_are_found(folder):
     data = folder / "variables" / "variables.data-00000-of-00001"
     changed = bytearray(data.read_bytes())
@@ -72,6 +80,12 @@ def test_what_serving_adds_is_no_change(folder):
     (folder / "batching_params.pbtxt").write_text("")
     (folder / "assets.extra" / "jax_tf_bridge_publication.json").write_text("{}")
     assert compare_manifest(folder) == ()
+
+
+def test_another_target_has_no_manifest(folder, tmp_path):
+    """It would have the hash of the old module."""
+    bridge.retarget(folder, "2.16", to=tmp_path / "older")
+    assert read_manifest(tmp_path / "older") is None
 
 
 @pytest.mark.parametrize(
@@ -103,6 +117,15 @@ def test_the_command(folder, capsys):
     assert "saved_model.pb has 0 bytes" in capsys.readouterr().out
     assert main(["manifest", str(folder / "nowhere")]) == 2
     assert "nowhere does not exist" in capsys.readouterr().err
+
+
+def test_inspect_shows_it(folder, capsys, tmp_path):
+    assert main(["inspect", str(folder)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "manifest 3 files" in shown
+    assert f"jax {jax.__version__}" in shown
+    assert main(["inspect", str(folder), "--html", str(tmp_path / "page.html")]) == 0
+    assert f"jax {jax.__version__}" in (tmp_path / "page.html").read_text()
 
 
 def test_an_older_folder_stays_when_it_fails(folder):

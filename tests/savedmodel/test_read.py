@@ -43,6 +43,13 @@ def test_calls_are_equal(folder, exported):
     assert function.bound == {index: index for index in exported.module_kept_var_idx if index < 2}
 
 
+def test_a_copy_has_the_same_variables(folder, tmp_path):
+    savedmodel.write(savedmodel.read(folder), tmp_path / "copy")
+    name = "variables/variables.data-00000-of-00001"
+    assert (tmp_path / "copy" / name).read_bytes() == (folder / name).read_bytes()
+    assert savedmodel.read(tmp_path / "copy").default.inputs == {"x": 2}
+
+
 def test_a_session_graph_has_the_sizes_of_the_inputs(tmp_path):
     """As TensorFlow 1 writes it; a size of zero is none that is unknown."""
     folder = tmp_path / "model"

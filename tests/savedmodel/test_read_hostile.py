@@ -100,6 +100,11 @@ class TestFiles:
         shutil.copy(other / name, folder / name)
         _refused(folder, r"variables\.(index|data)|w is float32")
 
+    def test_variables_of_another_model(self, folder, other):
+        for name in (INDEX, DATA):
+            shutil.copy(other / name, folder / name)
+        _refused(folder, r"w is float32\[2, 3\] in the object graph, and float32\[5, 3\] under")
+
     @pytest.mark.parametrize("name", [PB, INDEX, DATA])
     @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "link to itself"])
     def test_no_regular_file(self, folder, name, kind):
@@ -134,6 +139,11 @@ class TestFiles:
         os.truncate(folder / DATA, 1 << 40)
         for variable in savedmodel.read(folder).variables:
             assert variable.shared().shape == variable.shape
+
+    def test_a_proto_with_no_end(self, folder):
+        with (folder / PB).open("ab") as file:
+            file.write(bytes(1 << 20))
+        _refused(folder, r"saved_model\.pb")
 
 
 def _bomb(count, body):
@@ -172,6 +182,11 @@ class TestBombs:
         bomb = zlib.compress(bytes(1 << 28), 9)
         _edit(folder, lambda graph: setattr(_node(graph).attr[attr], "s", bomb))
         _refused(folder, f"attribute {attr} is damaged: .*hold more than 4194304")
+
+    def test_compressed_json(self, folder):
+        bomb = zlib.compress(b"[" * 100_000 + b"]" * 100_000)
+        _edit(folder, lambda graph: setattr(_node(graph).attr["_jax_call"], "s", bomb))
+        _refused(folder, "attribute _jax_call, is damaged")
 
     def test_metadata(self, folder):
         def change(graph):
@@ -254,6 +269,29 @@ class TestGraphs:
         else:
             (signature,) = savedmodel.read(folder).signatures
             assert len(signature.functions) == 1501
+
+    def test_a_diamond_of_computations(self, folder):
+        def change(graph):
+            function = next(
+                f
+                for f in graph.graph_def.library.function
+                if any(n.op == "XlaCallModule" for n in f.node_def)
+            )
+            last = next(n for n in function.node_def if n.op == "XlaCallModule")
+            for level in range(60):
+                node = function.node_def.add()
+                node.CopyFrom(last)
+                node.name = f"again{level}"
+                del node.input[:]
+                node.input.extend([f"{last.name}:output:0"] * 3)
+                last = node
+            key = next(iter(function.ret))
+            function.ret[key] = f"{last.name}:output:0"
+
+        _edit(folder, change)
+        # 61 calls, each of which takes the same result three times: 3^60 ways lead to the first.
+        (signature,) = savedmodel.read(folder).signatures
+        assert len(signature.functions) == 61
 
     @pytest.mark.parametrize("described", [True, False])
     def test_many_calls_and_many_gradients(self, folder, described):
@@ -527,6 +565,9 @@ class TestAssets:
             "assets/vocabulary.txt",
         )
 
+    def test_none(self, folder):
+        assert asset_files(folder, self._graph()) == ()
+
     @pytest.mark.parametrize(
         ("name", "message"),
         [
@@ -556,6 +597,11 @@ class TestAssets:
         os.symlink(tmp_path / "elsewhere", folder / "assets")
         with pytest.raises(FormatError, match="assets is a link"):
             asset_files(folder, self._graph())
+
+    def test_a_pipe(self, assets):
+        os.mkfifo(assets / "assets/pipe")
+        with pytest.raises(FormatError, match="pipe is not a regular file"):
+            asset_files(assets, self._graph())
 
 
 def test_what_is_read_is_small(folder):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import shutil
 
 import jax
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 import bridge
 import savedmodel
+from savedmodel import rewrite
 from savedmodel.read import read_proto
 from savedmodel.rewrite import rewrite_nodes
 from xla_call_module.checks import PLATFORM
@@ -124,6 +127,16 @@ def test_other_files_are_linked(folder, tmp_path):
     assert not os.path.samefile(folder / "saved_model.pb", tmp_path / "new" / "saved_model.pb")
 
 
+def test_other_files_are_copied_where_links_are_not_possible(folder, tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(rewrite.os, "link", refuse)
+    rewrite_nodes(folder, tmp_path / "new", _same)
+    assert not os.path.samefile(folder / DATA, tmp_path / "new" / DATA)
+    assert (folder / DATA).read_bytes() == (tmp_path / "new" / DATA).read_bytes()
+
+
 def test_a_link_to_a_file_is_its_file(folder, tmp_path):
     (folder / DATA).rename(folder / "blob")
     (folder / DATA).symlink_to(folder / "blob")
@@ -158,6 +171,22 @@ def test_metadata_are_merged(folder, tmp_path):
     assert read_proto(tmp_path / "new").meta_graphs[0].meta_info_def.tensorflow_version == "2.99"
 
 
+def test_every_graph_is_gone_through_and_equal_calls_are_changed_once(folder, tmp_path):
+    proto = read_proto(folder)
+    proto.meta_graphs.append(proto.meta_graphs[0])
+    (folder / "saved_model.pb").write_bytes(proto.SerializeToString())
+    calls = []
+
+    def change(call):
+        calls.append(call)
+        return _without_platform_check(call)
+
+    assert rewrite_nodes(folder, tmp_path / "new", change) == 4
+    assert len(calls) == len(set(calls)) == 2
+    first, second = read_proto(tmp_path / "new").meta_graphs
+    assert first == second
+
+
 def _other_results(call):
     return dataclasses.replace(call, results=call.results[:0])
 
@@ -168,6 +197,18 @@ def test_a_call_that_does_not_fit(folder, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_inside_of_itself(folder, overwrite):
+    with pytest.raises(StructureError, match="is inside of"):
+        rewrite_nodes(folder, folder / "assets" / "new", _same, overwrite=overwrite)
+
+
+def test_the_target_exists(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "new")
+    with pytest.raises(StructureError, match="new exists"):
+        rewrite_nodes(folder, tmp_path / "new", _without_platform_check)
+
+
 def test_what_is_no_file(folder, tmp_path):
     (folder / "assets").symlink_to(tmp_path)
     with pytest.raises(FormatError, match=r"assets is a link"):
@@ -176,3 +217,42 @@ def test_what_is_no_file(folder, tmp_path):
     os.mkfifo(folder / "pipe")
     with pytest.raises(FormatError, match=r"pipe is neither a file nor a folder"):
         rewrite_nodes(folder, tmp_path / "new", _same)
+
+
+def test_a_link_that_leads_nowhere(folder, tmp_path):
+    (folder / "gone").symlink_to(tmp_path / "nothing")
+    with pytest.raises(FormatError, match=r"gone is neither a file nor a folder"):
+        rewrite_nodes(folder, tmp_path / "new", _same)
+
+
+def test_no_node(folder, tmp_path):
+    (folder / "saved_model.pb").write_bytes(b"")
+    with pytest.raises(FormatError, match="has no XlaCallModule node"):
+        rewrite_nodes(folder, tmp_path / "new", _same)
+
+
+def test_damage(folder, tmp_path):
+    (folder / "saved_model.pb").write_bytes(b"\xff\xff")
+    with pytest.raises(FormatError, match=r"saved_model\.pb is not a SavedModel message"):
+        rewrite_nodes(folder, tmp_path / "new", _same)
+    (folder / "saved_model.pb").rename(folder / "saved_model.cpb")
+    with pytest.raises(FormatError, match="a message in parts"):
+        rewrite_nodes(folder, tmp_path / "new", _same)
+    (folder / "saved_model.cpb").unlink()
+    with pytest.raises(FormatError, match=r"has no saved_model\.pb"):
+        rewrite_nodes(folder, tmp_path / "new", _same)
+
+
+def test_damaged_metadata(folder, tmp_path):
+    proto = read_proto(folder)
+    proto.meta_graphs[0].collection_def["jax_tf_bridge"].bytes_list.value[0] = json.dumps(
+        1
+    ).encode()
+    (folder / "saved_model.pb").write_bytes(proto.SerializeToString())
+    with pytest.raises(FormatError, match="metadata of the SavedModel are damaged"):
+        rewrite_nodes(folder, tmp_path / "new", _same)
+
+
+def test_an_address(tmp_path):
+    with pytest.raises(StructureError, match="gs://bucket/model is an address"):
+        rewrite_nodes("gs://bucket/model", tmp_path / "new", _same)

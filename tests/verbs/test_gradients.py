@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import bridge
+import savedmodel
 from xla_call_module import decode_node
 from xla_call_module.errors import StructureError
 
@@ -180,6 +181,19 @@ def test_forward_over_reverse(model):
     np.testing.assert_allclose(found, _hessian_times_ones(), rtol=RTOL, atol=1e-5)
 
 
+def test_reverse_over_forward(exported):
+    """Live only: through a function of its own TensorFlow cannot do this, whatever is in it."""
+    converted = bridge.convert(exported)
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        with tf.autodiff.ForwardAccumulator(x, tf.ones_like(X)) as accumulator:
+            y = converted(PARAMS, x)["y"]
+        tangent = tf.reduce_sum(accumulator.jvp(y))
+    found = tape.gradient(tangent, x)
+    np.testing.assert_allclose(found, _hessian_times_ones(), rtol=RTOL, atol=1e-5)
+
+
 def test_persistent_tape_and_jacobian(model):
     _, function = model
     x = tf.constant(X)
@@ -337,6 +351,29 @@ class TestSavedByTensorFlow:
             with pytest.raises(tf.errors.InvalidArgumentError, match="without a gradient"):
                 tape.gradient(y, x)
 
+    def test_an_exported_with_fewer_orders(self, exported, tmp_path):
+        once = jax.export.deserialize(exported.serialize(vjp_order=1))
+        loaded = save_by_tensorflow(Converted(once, gradient_order=2), tmp_path / "m")
+        x = tf.constant(X)
+        for order in (1, 2):
+            expected = jax_nested(lambda x: network(PARAMS, x)["y"], order)(X)
+            found = tf_nested(lambda: loaded(x)["y"], x, order)
+            np.testing.assert_allclose(found, tf.reduce_sum(expected), rtol=RTOL)
+
+    def test_a_training_step_with_a_gradient_in_it(self, exported, tmp_path):
+        module = Converted(exported)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 3])], autograph=False)
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(module(x)["y"])
+            return tape.gradient(loss, module.params["w"])
+
+        module.step = step
+        loaded = save_by_tensorflow(module, tmp_path / "m")
+        expected = jax.grad(lambda w: network({"w": w}, X)["y"].sum())(PARAMS["w"])
+        np.testing.assert_allclose(loaded.step(X), expected, rtol=RTOL)
+
     def test_an_order_below_one(self, exported):
         with pytest.raises(bridge.InteropError, match=r"gradient_order is 0.*with_gradient=False"):
             bridge.convert(exported, gradient_order=0)
@@ -360,6 +397,13 @@ def test_residuals_that_the_forward_pass_hands_on(exported):
     assert {(1, 0), (0, 1)} <= handed
     expected = jax.grad(lambda x: network(PARAMS, x)["y"].sum())(X)
     np.testing.assert_allclose(gradient(tf.constant(X)), expected, rtol=RTOL)
+
+
+def test_residuals_in_a_file(exported, tmp_path):
+    bridge.save(exported, tmp_path / "m", params=PARAMS, residuals=True)
+    forward, backward = savedmodel.read(tmp_path / "m").default.function.chain
+    assert forward.residual_results == backward.residual_args == 1
+    assert len(forward.own_results) == 2
 
 
 @pytest.mark.parametrize("residuals", [False, True])

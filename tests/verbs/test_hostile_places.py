@@ -21,7 +21,7 @@ from bridge.diff import diff
 from bridge.exporting.parameter_files import read_parameters
 from bridge.retarget import retarget
 from bridge.serving.signatures import read_signatures
-from bridge.verifying.trials import read_trials
+from bridge.verifying.trials import read_trials, write_trials
 from savedmodel.files.assets import PUBLICATION_FILE, WARMUP_FILE
 from savedmodel.manifest import MANIFEST_FILE, compare_manifest
 from tests.bridge.serving import conftest as batch_model
@@ -188,6 +188,15 @@ def test_a_data_file_that_was_grown(versions, tmp_path, verb):
     assert bridge.load(path).params.keys() == PARAMS.keys()
 
 
+def test_an_asset_that_was_grown(versions, tmp_path):
+    shutil.copytree(versions, tmp_path / "base")
+    path = tmp_path / "base" / "2"
+    (path / MANIFEST_FILE).unlink()
+    _hole(path / "assets/words.txt")
+    with time_limit(10), pytest.raises(FormatError, match="of them are holes"):
+        bridge.serving.publish(path, tmp_path / "other")
+
+
 def test_a_copy_keeps_small_holes(versions, tmp_path):
     shutil.copytree(versions, tmp_path / "base")
     path = tmp_path / "base" / "2"
@@ -239,3 +248,11 @@ def test_arrays_that_unpack_to_more_than_the_memory(tmp_path, monkeypatch):
         read_parameters(tmp_path / "params.npz")
     with pytest.raises(FormatError, match="unpacks from"):
         read_trials(tmp_path / "params.npz")
+
+
+def test_a_large_record_is_read_again(tmp_path, monkeypatch):
+    from bridge.verifying import trials
+
+    monkeypatch.setattr(trials, "_MAX_COMPRESSED", 10)
+    write_trials(tmp_path / "record.npz", [])
+    assert read_trials(tmp_path / "record.npz") == ()

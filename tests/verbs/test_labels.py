@@ -17,6 +17,7 @@ import bridge
 import savedmodel
 from bridge.cli.main import main
 from bridge.serving import publish
+from savedmodel.model import Labels
 from tests.policy.source import ROOT
 from xla_call_module.errors import DtypeError, StructureError
 
@@ -94,6 +95,15 @@ def test_inspect_shows_them(folder):
     assert outputs["score_label"].shape == outputs["best_label"].shape == ("b",)
 
 
+def test_what_is_read_is_what_is_written(folder, tmp_path):
+    read = savedmodel.read(folder)
+    expected = {f"{name}_label": Labels(name, tuple(t)) for name, t in ANIMALS.items()}
+    assert read.default.labels == expected
+    savedmodel.write(read, tmp_path / "again")
+    assert savedmodel.read(tmp_path / "again").default.labels == expected
+    assert _found(str(tmp_path / "again")) == _expected(X)
+
+
 def test_they_stay_when_the_file_changes(folder, tmp_path):
     bridge.retarget(folder, to=tmp_path / "older", gradient_order=0)
     assert _found(str(tmp_path / "older")) == _expected(X)
@@ -130,6 +140,13 @@ def test_of_each_dtype(dtype, tmp_path):
     found = tf.saved_model.load(folder).signatures["serving_default"](x=x)["output_0_label"]
     expected = [b"yes", b"no"] if is_float else [[b"no", b"yes"], [b"yes", b"no"]]
     assert found.numpy().tolist() == expected
+
+
+def test_an_index_without_a_label_is_refused(tmp_path):
+    folder = publish(lambda x: x, tmp_path, args="int32[b]", labels={"output_0": ["no"]}).path
+    signature = tf.saved_model.load(folder).signatures["serving_default"]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"not in \[0, 1\)"):
+        signature(x=tf.constant([1]))
 
 
 def test_padded_batches(tmp_path):

@@ -11,6 +11,7 @@ from jax import lax
 
 import bridge
 from bridge.litert.runtime import Runtime
+from tests.bridge.onnx.checking import run
 from xla_call_module.errors import StructureError
 
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
@@ -109,6 +110,13 @@ def test_names_of_functions(tmp_path, name, operations):
     np.testing.assert_array_equal(loaded(tf.ones(2)), np.full(2, 4))
     converted = tf.function(bridge.convert(function, operations=operations))
     np.testing.assert_array_equal(converted(tf.ones(2)), np.full(2, 4))
+
+
+def test_onnx():
+    model = bridge.to_onnx(größe, params=PARAMS, args=(SPECS,))
+    leaves = jax.tree.leaves(INPUTS)
+    for found, wanted in zip(run(model, leaves), jax.tree.leaves(EXPECTED), strict=True):
+        np.testing.assert_array_equal(found, wanted)
 
 
 def test_litert():

@@ -168,6 +168,14 @@ def test_a_file(saved, batch):
     np.testing.assert_allclose(gradient, wanted, rtol=1e-9)
 
 
+def test_a_symbolic_batch_in_a_function():
+    converted = bridge.convert(jnp.linalg.inv, polymorphic_shapes="b, ...")
+    function = tf.function(converted, input_signature=[tf.TensorSpec([None, 3, 3], tf.float64)])
+    for batch in (1, 3):
+        a = _draw(batch, 3, 3)
+        np.testing.assert_allclose(function(tf.constant(a)), np.linalg.inv(a), rtol=1e-9)
+
+
 class TestOptions:
     def test_calls_of_lapack_stay_where_they_are_wanted(self, tmp_path):
         exported = export.export(jax.jit(jnp.linalg.inv))(SQUARE)

@@ -112,8 +112,23 @@ class TestTheBranchThatRuns:
             for value, wanted in zip(_derivatives(run, x), expected, strict=True):
                 np.testing.assert_allclose(value, wanted, rtol=1e-4)
 
+    def test_symbolic_dimensions(self):
+        run = tf.function(
+            bridge.convert(_places, polymorphic_shapes="b"), input_signature=[tf.TensorSpec([None])]
+        )
+        _assert_on_the_cpu(_derivatives(run, X))
+
+
+def _random(key_data):
+    return jax.random.normal(jax.random.wrap_key_data(key_data))
+
 
 class TestWhatIsLoweredFor:
+    def test_three_platforms_by_default(self):
+        (call,) = _calls(bridge.convert(jnp.sin, with_gradient=False), X)
+        assert call.platforms == ("cpu", "cuda", "tpu")
+        assert call.has_platform_index
+
     @pytest.mark.parametrize("platforms", ["cpu", ["cpu"], ["CPU", "cpu"]])
     def test_one_platform_takes_no_index(self, platforms):
         call, *_ = _calls(bridge.convert(_places, platforms=platforms), X)
@@ -122,6 +137,19 @@ class TestWhatIsLoweredFor:
         # `main` takes as many arguments as the function, or else the op would refuse it.
         assert len(call.kept) == 1
         _assert_on_the_cpu([bridge.convert(_places, platforms=platforms)(X)])
+
+    def test_every_order_of_the_gradient(self):
+        converted = bridge.convert(jnp.sin)
+
+        def gradient(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = converted(x)
+            return tape.gradient(y, x)
+
+        platforms = [call.platforms for call in _calls(gradient, X)]
+        assert len(platforms) >= 2
+        assert set(platforms) == {("cpu", "cuda", "tpu")}
 
     @pytest.mark.parametrize(
         ("function", "spec"),
@@ -244,6 +272,18 @@ class TestWhatCannotBeLowered:
         ):
             tape.gradient(y, x)
 
+    @pytest.mark.parametrize("error", [ValueError, NotImplementedError, TypeError, KeyError])
+    def test_an_error_of_the_function(self, error):
+        calls = []
+
+        def wrong(x):
+            calls.append(x)
+            raise error("the user's")
+
+        with pytest.raises(error, match="the user's"):
+            bridge.convert(wrong)(X)
+        assert len(calls) <= 3  # once more to tell it from an error of JAX
+
 
 class TestWhereItMayNotRun:
     def test_eager(self):
@@ -253,6 +293,12 @@ class TestWhereItMayNotRun:
             r"is cpu\. To do: .*disabled_checks=\['platform'\], or TF_XLA_FLAGS=",
         ):
             bridge.convert(_places, platforms="gpu")(X)
+
+    def test_eager_under_a_tape(self):
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            with pytest.raises(PlatformError, match="whose platform is cpu"):
+                bridge.convert(_places, platforms=["tpu"])(X)
 
     def test_in_a_graph(self):
         """It may be made for another machine; here TensorFlow's error names node and cures."""
@@ -282,6 +328,12 @@ class TestWhereItMayNotRun:
             r"export_it_again_with_platforms_or_set_disabled_checks_platform",
         ):
             run(X) if way == "object" else run(x=X)
+
+    def test_no_node_has_a_hint_that_runs_here(self):
+        concrete = tf.function(bridge.convert(_places)).get_concrete_function(X)
+        assert "only" not in " ".join(
+            operation.name for operation in concrete.graph.get_operations()
+        )
 
     @pytest.mark.parametrize(
         "check", ["platform", export.DisabledSafetyCheck.platform()], ids=["text", "jax's"]

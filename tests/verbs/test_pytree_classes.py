@@ -136,6 +136,22 @@ def test_tensorflow_has_named_tuples_and_dicts(files, name):
         np.testing.assert_allclose(tensor, expected[key], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "args", "names"),
+    [
+        ("qr", (X,), ("Q", "R")),
+        ("haiku", (hk.LSTMState(X, X + 1),), ("hidden", "cell")),
+        ("attributes", ({"weight": X, "bias": X + 1},), {"weight", "bias"}),
+        ("dataclass", ({"a": X, "b": X + 1},), {"a", "b"}),
+        ("numbers", ({"9": X, "10": X + 1},), {"9", "10"}),
+        ("frozen", ({"a": {"c": X}},), {"b"}),
+    ],
+)
+def test_structures_in_tensorflow(files, name, args, names):
+    found = tf.saved_model.load(files / name)(*jax.tree.map(tf.constant, args))
+    assert (found._fields if isinstance(names, tuple) else found.keys()) == names
+
+
 @each
 def test_what_tensorflow_saves(files, name, tmp_path):
     """The classes are in the node, which TensorFlow keeps."""
@@ -211,6 +227,22 @@ def test_a_class_of_a_function(tmp_path):
 
     bridge.save(jax.export.export(jax.jit(lambda p: Local(p.u + 1)))(Local(X)), tmp_path / "m")
     assert type(bridge.load(tmp_path / "m")(Local(X))) is Local
+
+
+def test_a_file_of_what_was_loaded(files, tmp_path):
+    exported = bridge.load(files / "train").default.exported
+    bridge.save(exported, tmp_path / "m")
+    function, args = FUNCTIONS["train"]
+    assert_same(bridge.load(tmp_path / "m")(*args), function(*args))
+
+
+def test_parameters_keep_their_class(tmp_path):
+    bridge.save(lambda p, x: x @ p.w, tmp_path / "m", params=Weight(X), args=(X,))
+    model = bridge.load(tmp_path / "m")
+    assert isinstance(model.params, Weight)
+    np.testing.assert_allclose(model(X), X @ X)
+    loaded = tf.saved_model.load(tmp_path / "m")
+    assert {v.name for v in loaded.variables} == {"w:0"}
 
 
 WITHOUT = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import jax.scipy.linalg as jsl
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -35,9 +36,12 @@ FUNCTIONS = {
     "density": lambda a, x: jax.scipy.stats.multivariate_normal.logpdf(
         x, jnp.zeros(4), _positive(a)
     ),
+    "triangle": lambda a, x: jsl.solve_triangular(_positive(a), x.T, lower=True),
     "triangle_on_the_right": lambda a, x: lax.linalg.triangular_solve(
         _positive(a), x, left_side=False, transpose_a=True, unit_diagonal=True
     ),
+    "cholesky": lambda a, x: jsl.cho_solve(jsl.cho_factor(_positive(a)), x.T),
+    "lu": lambda a, x: jsl.lu_solve(jsl.lu_factor(_positive(a)), x.T),
     "mapped": jax.vmap(lambda a, x: jnp.linalg.solve(_positive(a), x), (None, 0)),
     "tridiagonal": _tridiagonal,
 }

@@ -91,6 +91,30 @@ class TestShapeAssertions:
             with pytest.raises(tf.errors.InvalidArgumentError, match=REFUSED):
                 function(TWO)
 
+    def test_in_a_session(self, loaded):
+        folder, disabled = loaded
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            model = tf.compat.v1.saved_model.load(session, ["serve"], folder)
+            signature = model.signature_def["serving_default"]
+            fetch = next(iter(signature.outputs.values())).name
+            feed = {next(iter(signature.inputs.values())).name: TWO.numpy()}
+            if disabled:
+                assert session.run(fetch, feed) == np.sum(TWO.numpy() ** 3)
+            else:
+                with pytest.raises(tf.errors.InvalidArgumentError, match=REFUSED):
+                    session.run(fetch, feed)
+
+    def test_a_file_that_tensorflow_saves(self, exported, tmp_path):
+        module = tf.Module()
+        module.run = WAYS["graph"](bridge.convert(exported, disabled_checks=OFF))
+        tf.saved_model.save(module, str(tmp_path))
+        reloaded = tf.saved_model.load(str(tmp_path))
+        with tf.GradientTape() as tape:
+            tape.watch(TWO)
+            y = reloaded.run(TWO)
+        assert y.numpy() == np.sum(TWO.numpy() ** 3)
+        np.testing.assert_allclose(tape.gradient(y, TWO), 3 * TWO.numpy() ** 2, rtol=1e-6)
+
     def test_it_comes_back_from_the_file(self, loaded):
         folder, disabled = loaded
         chain = read(folder).default.function.chain
@@ -188,6 +212,23 @@ class TestWhatIsSaidOfWrongShapes:
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             tf.saved_model.load(str(tmp_path)).run(*tensors)
 
+    def test_nothing_is_added_where_all_follows(self):
+        run = tf.function(bridge.convert(_export(lambda x, y: x @ y.T, "b, 3", "c, 3")))
+        concrete = run.get_concrete_function(*[tf.TensorSpec([None, 3])] * 2)
+        kinds = {operation.type for operation in concrete.graph.get_operations()}
+        assert not kinds & {"Assert", "If"}
+
+    def test_right_shapes_pass(self):
+        run = tf.function(
+            bridge.convert(_export(_reshaped, "b, 2*b")), input_signature=[UNKNOWN_MATRIX]
+        )
+        x = tf.random.normal([2, 4])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(run(x))
+        gradient = tape.gradient(y, x)
+        np.testing.assert_array_equal(gradient, [[2, 1, 1, 1]] * 2)
+
     @pytest.mark.parametrize("jit_compile", [False, True])
     def test_in_a_loop(self, jit_compile):
         converted = bridge.convert(_export(lambda x, y: x * y.sum(), "b, 3", "b, 3"))
@@ -239,6 +280,29 @@ class TestWhatIsSaidOfConstraints:
         with pytest.raises(error, match=f"(?s){self.SAID}") as raised:
             run(tf.ones(2))
         assert isinstance(raised.value, tf.errors.InvalidArgumentError)
+
+    def test_in_a_file_that_tensorflow_saves(self, rest, tmp_path):
+        module = tf.Module()
+        module.run = tf.function(rest, input_signature=UNKNOWN)
+        tf.saved_model.save(module, str(tmp_path))
+        run = tf.saved_model.load(str(tmp_path)).run
+        x = tf.ones(5)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = run(x)
+        np.testing.assert_array_equal(tape.gradient(y, x), [0, 0, 0, 1, 1])
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){self.SAID}"):
+            run(tf.ones(2))
+
+    def test_an_empty_batch(self):
+        run = tf.function(
+            bridge.convert(lambda x: x[1:] * x[:-1], polymorphic_shapes="b"),
+            input_signature=UNKNOWN,
+        )
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="Expected value >= 1 for dimension variable 'b'"
+        ):
+            run(tf.ones(0))
 
     def test_sizes_that_are_no_linear_function(self):
         run = tf.function(
@@ -336,6 +400,16 @@ class TestWhatAFileSaysOfWrongShapes:
         "signature": lambda loaded: lambda x, y: loaded.signatures["serving_default"](x=x, y=y),
     }
 
+    @pytest.mark.parametrize("way", WAYS)
+    def test_argument_dimension_specification_and_size(self, way, folders):
+        run = self.WAYS[way](tf.saved_model.load(str(folders / "any")))
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match=r"(?s)dimension size args\[1\]\.shape\[0\] \(= 5\) and the specification "
+            r"'2\*b' \(= 4\)\..*args\[1\]\.shape = \(2\*b,\).*'b' = 2 from specification 'b'",
+        ):
+            run(tf.ones(2), tf.ones(5))
+
     IMPOSSIBLE = {  # noqa: RUF012 - read only
         "fitting": (
             [(2,), (5,)],
@@ -379,6 +453,21 @@ class TestWhatAFileSaysOfWrongShapes:
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){message}"):
             run(*tensors)
 
+    @pytest.mark.parametrize("case", IMPOSSIBLE)
+    def test_in_a_session(self, case, folders):
+        shapes, message = self.IMPOSSIBLE[case]
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            model = tf.compat.v1.saved_model.load(session, ["serve"], str(folders / case))
+            signature = model.signature_def["serving_default"]
+            names = sorted(signature.inputs, key="xyw".index)
+            feeds = {
+                signature.inputs[name].name: np.ones(shape)
+                for name, shape in zip(names, shapes, strict=True)
+            }
+            fetch = next(iter(signature.outputs.values())).name
+            with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){message}"):
+                session.run(fetch, feeds)
+
     @pytest.mark.parametrize("way", [way for way in WAYS if way != "signature"])
     def test_right_shapes_pass_with_their_gradients(self, way, folders):
         run = self.WAYS[way](tf.saved_model.load(str(folders / "fitting")))
@@ -389,6 +478,15 @@ class TestWhatAFileSaysOfWrongShapes:
         np.testing.assert_array_equal(z, [2, 6, 6, 12])
         for found, expected in zip(tape.gradient(z, [x, y]), [[4, 6], [1, 2, 3, 4]], strict=True):
             np.testing.assert_array_equal(found, expected)
+
+    def test_a_static_size_of_a_function_that_takes_sizes_that_are_unknown(self, folders):
+        loaded = tf.saved_model.load(str(folders / "product"))
+        unknown = tf.function(loaded, input_signature=[UNKNOWN_MATRIX] * 2, autograph=False)
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match=r"Shape of tensor \w+ \[3,7\] is not compatible with expected shape \[\?,2\]",
+        ):
+            unknown(tf.ones([2, 3]), tf.ones([3, 7]))
 
     def test_nothing_runs_in_front_where_it_is_not_needed(self, folders, exported, tmp_path):
         bridge.save(_export(jnp.sin, "b, 3"), tmp_path / "any")
@@ -458,3 +556,11 @@ class TestOptions:
             with pytest.raises(StructureError, match=r"safety check .* is unknown; expected"):
                 refuse()
         assert not (tmp_path / "model").exists()
+
+    def test_a_static_size_is_always_checked(self):
+        """The module takes no other, whatever the checks are."""
+        exported = export.export(jax.jit(jnp.sum))(
+            jax.ShapeDtypeStruct(export.symbolic_shape("b, 3"), "float32")
+        )
+        with pytest.raises(StructureError, match=r"args\[0\] of .* \(2, 5\).*dimension 1 is 3"):
+            bridge.convert(exported, disabled_checks=OFF)(tf.ones([2, 5]))

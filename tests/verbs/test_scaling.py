@@ -17,7 +17,11 @@ import tensorflow as tf
 import bridge
 from bridge.diff import diff
 from tests.work import superlinear, times_called
+from xla_call_module import from_exported
 from xla_call_module._jax import parse_artifact, serialize_artifact
+from xla_call_module.passes.linear_algebra import lower_linalg
+from xla_call_module.passes.module_pass import run_passes
+from xla_call_module.stablehlo.modules import open_module, read_main
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 SIZE = 24
@@ -90,6 +94,15 @@ def test_save(exported, tmp_path, options):
     assert superlinear(save, size=SIZE) == []
 
 
+def test_save_with_dimension_variables(exported, tmp_path):
+    def save(leaves):
+        params, path = make_params(leaves), tmp_path / str(leaves)
+        function = exported(leaves, "b, ")
+        return lambda: bridge.save(function, path, params=params, overwrite=True)
+
+    assert superlinear(save, size=SIZE) == []
+
+
 def _looked_at(verb):
     return lambda saved, leaves: lambda: verb(saved(leaves))
 
@@ -123,6 +136,14 @@ def test_retarget_of_a_file(saved, tmp_path):
     def retarget(leaves):
         source = saved(leaves)
         return lambda: bridge.retarget(source, "2.18", to=next(targets))
+
+    assert superlinear(retarget, size=SIZE) == []
+
+
+def test_retarget_of_a_function(exported):
+    def retarget(leaves):
+        function = exported(leaves)
+        return lambda: bridge.retarget(function, "2.18")
 
     assert superlinear(retarget, size=SIZE) == []
 
@@ -203,6 +224,15 @@ def test_many_calls_in_a_file_of_tensorflow(repeated, verb):
         assert few == many  # equal calls are looked at once
 
 
+def test_many_arguments_of_a_tensorflow_function():
+    def lower(arguments):
+        called = bridge.call_tf(tf.function(lambda *xs: [x + 1.0 for x in xs]))
+        xs = [np.float32(1)] * arguments
+        return lambda: jax.jit(called).lower(*xs)
+
+    assert superlinear(lower, size=SIZE) == []
+
+
 def test_many_leaves_in_tensorflow(exported):
     def trace(leaves):
         function = bridge.convert(exported(leaves))
@@ -218,6 +248,27 @@ def test_many_leaves_in_tensorflow(exported):
         return lambda: gradients.get_concrete_function(xs)
 
     assert superlinear(trace, size=SIZE) == []
+
+
+def test_many_factorizations():
+    def lower(count):
+        def factorize(x):
+            return [jax.lax.linalg.cholesky(x + n) for n in range(count)]
+
+        spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 2, 2"), "float32")
+        call = from_exported(jax.export.export(jax.jit(factorize), platforms=["cpu"])(spec))
+        return lambda: run_passes(call, [lower_linalg()])
+
+    assert superlinear(lower, size=8) == []
+
+
+def test_results_that_are_zero_in_a_function_that_main_calls(exported):
+    """With dimension variables JAX calls the function from `main`."""
+    function = exported(SIZE, "b, ")
+    with open_module(function.mlir_module_serialized) as module:
+        zeros = read_main(module).zeros
+    half = SIZE // 2
+    assert zeros == (False,) * half + (True,) * half + (False,) * (half + 1)
 
 
 def test_what_grows_faster_is_found():

@@ -83,6 +83,12 @@ def test_converted_functions(run, tmp_path):
     _assert_exact(_RUNS[run](bridge.convert(_whole, operations="tensorflow"), tmp_path / "again"))
 
 
+def test_retargeted_files(tmp_path):
+    bridge.save(_whole, tmp_path / "xla", args=(_ARGUMENTS,), gradient_order=0)
+    bridge.retarget(tmp_path / "xla", to=tmp_path / "plain", operations="tensorflow")
+    _assert_exact(run_session(tmp_path / "plain", "serving_default", _FLAT))
+
+
 def _keeps_type(function, x):
     made = jax.eval_shape(function, x)
     return x.dtype.kind == "f" and (made.shape, made.dtype) == (x.shape, x.dtype)

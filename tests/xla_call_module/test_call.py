@@ -16,7 +16,9 @@ from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import (
     DtypeError,
     FormatError,
+    PlatformError,
     StructureError,
+    VersionError,
 )
 
 FLOAT = dtype_from_name("float32", where="x")
@@ -31,6 +33,26 @@ def call():
 def _call(module, *shapes):
     specs = [TensorSpec(shape, FLOAT, f"args[{i}]['x']") for i, shape in enumerate(shapes)]
     return CallModule("f", module, 9, ("cpu",), tuple(specs), (), tuple(range(len(specs))))
+
+
+@pytest.mark.parametrize("kept", [(1, 0), (0, 0), (0, 2), (-1, 0), (-1,), (5,)])
+def test_kept_arguments(call, kept):
+    with pytest.raises(StructureError, match=r"kept arguments \[.*\] are not ascending indices"):
+        dataclasses.replace(call, kept=kept)
+
+
+@pytest.mark.parametrize("platforms", [(), ("metal",), ("cpu", "CUDA")])
+def test_platforms(call, platforms):
+    with pytest.raises(
+        PlatformError, match=r"expected some of cpu, cuda, rocm, tpu. To do: export"
+    ):
+        dataclasses.replace(call, platforms=platforms)
+
+
+@pytest.mark.parametrize("version", [-1, 0, 3, 5, 11, 99])
+def test_calling_conventions(call, version):
+    with pytest.raises(VersionError, match=rf"convention {version}; understood are 6 to 10"):
+        dataclasses.replace(call, version=version)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +70,19 @@ def _call(module, *shapes):
 def test_a_module_that_is_no_artifact(call, module):
     with pytest.raises(FormatError, match=rf"The module's {len(module)} bytes begin with"):
         dataclasses.replace(call, module=module)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        TensorSpec((2, "b", "2*b"), FLOAT, "args[0]", "x"),
+        TensorSpec((), dtype_from_name("bool", where="x"), "result['é']", element="float0"),
+        TensorSpec(None, FLOAT, "", is_zero=True),
+        TensorSpec((0,), dtype_from_name("uint32", where="x"), "args[0]", "key", "key<fry>"),
+    ],
+)
+def test_a_spec_round_trips(spec):
+    assert TensorSpec.from_json(spec.to_json(), where="here") == spec
 
 
 @pytest.mark.parametrize(

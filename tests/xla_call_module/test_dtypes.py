@@ -74,6 +74,12 @@ def test_what_is_refused_has_a_dtype_that_holds_its_values(name):
     np.testing.assert_array_equal(every.astype(wider.numpy).astype(float), every.astype(float))
 
 
+@pytest.mark.parametrize("name", ["object", "str_", "datetime64", "float128", ""])
+def test_another_dtype_is_refused(name):
+    with pytest.raises(DtypeError, match=rf"args\[0\] has dtype {name}.* go through: bool, int8"):
+        dtype_from_name(name, where="args[0]")
+
+
 @pytest.mark.parametrize("name", ["string", "resource", "variant", "qint8", "int4", "bfloat16_ref"])
 def test_another_tensorflow_dtype_is_refused(name):
     enum = tf.as_dtype(name.removesuffix("_ref")).as_datatype_enum + 100 * name.endswith("_ref")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import copy
+import importlib
 import json
 import pickle
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +47,14 @@ def _classes():
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_class_is_public(name):
+    cls = getattr(bridge, name)
+    assert cls is getattr(errors, name)
+    assert f"{cls.__module__}.{cls.__qualname__}" == f"bridge.{name}"
+    assert cls.__doc__
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "carry", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))]
 )
@@ -53,6 +64,18 @@ def test_an_error_is_the_same_elsewhere(name, carry):
     carried = carry(error)
     assert (type(carried), str(carried)) == (type(error), "what was found")
     assert carried.__notes__ == ["where"]
+
+
+def test_another_process_needs_only_the_pickle(tmp_path):
+    file = tmp_path / "error"
+    file.write_bytes(pickle.dumps(bridge.StructureError("what was found")))
+    program = (
+        "import pickle, sys; error = pickle.load(open(sys.argv[1], 'rb'));"
+        "print(repr(error), 'jax' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, file]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "StructureError('what was found') False\n"
 
 
 def test_the_class_of_a_part_is_shown_as_its_base():
@@ -193,6 +216,12 @@ def test_the_hint_fits_how_the_package_is_installed(tmp_path, monkeypatch, origi
     monkeypatch.syspath_prepend(tmp_path)
     error = errors.MissingDependencyError.of("bridge.to_onnx", "onnx", extra="onnx")
     assert str(error).endswith(f"To do: {command}.")
+
+
+def test_the_hint_of_a_checkout_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr("sys.path", [])
+    importlib.invalidate_caches()
+    assert errors.installing("onnx") == f"pip install -e '.[onnx]' in {ROOT}"
 
 
 @pytest.mark.parametrize(

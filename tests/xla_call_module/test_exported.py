@@ -17,11 +17,13 @@ from xla_call_module import DisabledCheck, InteropError, from_exported
 from xla_call_module.errors import (
     DtypeError,
     FormatError,
+    PlatformError,
     StructureError,
     UnsupportedError,
     VersionError,
 )
 from xla_call_module.exported import deserialize_exported, to_exported
+from xla_call_module.stablehlo.modules import open_module
 
 X = jax.ShapeDtypeStruct((2, 3), "float32")
 N = jax.ShapeDtypeStruct((), "int32")
@@ -42,6 +44,11 @@ def exported():
     return _export_dot((4, 3))
 
 
+@pytest.fixture(scope="module")
+def polymorphic():
+    return _export_dot(export.symbolic_shape("batch, 3"))
+
+
 class TestWhatItSays:
     def test_arguments_and_results(self, exported):
         call = from_exported(exported)
@@ -57,6 +64,18 @@ class TestWhatItSays:
         ]
         assert (call.kept, call.symbols, call.name) == ((1, 2, 3), (), "_dot")
 
+    def test_symbolic_dimensions(self, polymorphic):
+        """JAX wraps the lowered function, which takes all arguments, in another one."""
+        call = from_exported(polymorphic)
+        assert [(spec.name, str(spec)) for spec in call.args] == [
+            ("params['unused']", "int32[]"),
+            ("params['w']", "float32[3,2]"),
+            ("x", "float32[batch,3]"),
+            ("scale", "float32[]"),
+        ]
+        assert [str(spec) for spec in call.results] == ["int32[]", "float32[batch,2]"]
+        assert (call.kept, call.symbols) == ((0, 1, 2, 3), ("batch",))
+
     def test_checks_and_platforms(self):
         checks = [
             export.DisabledSafetyCheck.platform(),
@@ -71,6 +90,27 @@ class TestWhatItSays:
         assert call.platforms == ("tpu", "cuda", "cpu", "rocm")
         assert call.has_platform_index
 
+    def test_it_carries_the_exported_without_its_module(self, polymorphic):
+        call = from_exported(polymorphic)
+        assert len(call.exported) < 4000
+        again = to_exported(call)
+        w, x = jnp.arange(6.0).reshape(3, 2), jnp.ones((4, 3))
+        got = again.call({"unused": 0, "w": w}, x, scale=2.0)
+        np.testing.assert_array_equal(got["y"], x @ w * 2)
+        assert from_exported(again) == call
+
+    def test_a_vjp(self, exported):
+        call = from_exported(exported.vjp())
+        assert [spec.element for spec in call.args] == ["", "", "", "", "float0", ""]
+        assert [str(spec) for spec in call.args[4:]] == ["bool[]", "float32[4,2]"]
+        assert [(spec.element, str(spec)) for spec in call.results] == [
+            ("float0", "bool[]"),
+            ("", "float32[3,2]"),
+            ("", "float32[4,3]"),
+            ("", "float32[]"),
+        ]
+        assert [spec.is_zero for spec in call.results] == [True, False, False, False]
+
     @pytest.mark.parametrize(("devices", "shardy"), [(1, False), (2, True)])
     def test_shardings(self, devices, shardy):
         """On one device every sharding is replication, whatever the partitioner."""
@@ -78,6 +118,13 @@ class TestWhatItSays:
         exported = export_of(jnp.sin, jax.ShapeDtypeStruct((4,), "float32", sharding=sharding))
         call = from_exported(exported)
         assert (call.nr_devices, call.uses_shardy) == (devices, shardy)
+
+    def test_typed_keys(self):
+        call = from_exported(export_of(jax.random.split, jax.random.key(0)))
+        assert (call.args[0].element, str(call.args[0])) == ("key<fry>", "uint32[2]")
+        assert (call.results[0].element, str(call.results[0])) == ("key<fry>", "uint32[2,2]")
+        keys = jax.random.split(jax.random.key(0, impl="rbg"), 3)
+        assert str(from_exported(export_of(lambda k: k, keys)).args[0]) == "uint32[3,4]"
 
 
 class TestWhatCannotRun:
@@ -90,6 +137,11 @@ class TestWhatCannotRun:
         tree = {"a": [X, jax.ShapeDtypeStruct((2,), dtype)]}
         exported = export_of(lambda tree: tree["a"][1].astype("float32"), tree)
         with pytest.raises(DtypeError, match=rf"args\[0\]\['a'\]\[1\] has dtype {dtype}"):
+            from_exported(exported)
+
+    def test_a_dtype_in_the_results(self):
+        exported = export_of(lambda x: (x, {"low": x.astype("int4")}), X)
+        with pytest.raises(DtypeError, match=r"result\[1\]\['low'\] has dtype int4.*int8 before"):
             from_exported(exported)
 
     @pytest.mark.parametrize("effect", ["print", "debug.print"])
@@ -157,6 +209,22 @@ class TestContradictions:
         with pytest.raises(VersionError, match=rf"_dot has calling convention {version}; underst"):
             from_exported(dataclasses.replace(exported, calling_convention_version=version))
 
+    @pytest.mark.parametrize("platforms", [("cpu", "tpu"), ("cpu", "cuda", "rocm")])
+    def test_more_platforms(self, exported, platforms):
+        wrong = dataclasses.replace(exported, platforms=platforms)
+        with pytest.raises(StructureError, match=r"for \d platform\(s\), but its module does not"):
+            from_exported(wrong)
+
+    def test_fewer_platforms(self):
+        exported = export_of(jnp.sin, X, platforms=["cpu", "tpu"])
+        with pytest.raises(StructureError, match=r"for 1 platform\(s\), but its module takes a"):
+            from_exported(dataclasses.replace(exported, platforms=("cpu",)))
+
+    @pytest.mark.parametrize("platforms", [(), ("metal",)])
+    def test_no_platform(self, exported, platforms):
+        with pytest.raises(PlatformError, match=r"_dot was exported for .*To do: export again"):
+            from_exported(dataclasses.replace(exported, platforms=platforms))
+
     @pytest.mark.parametrize(
         ("kept", "match"),
         [
@@ -189,6 +257,31 @@ class TestContradictions:
         with pytest.raises(StructureError, match=match):
             from_exported(dataclasses.replace(exported, in_avals=tuple(avals)))
 
+    @pytest.mark.parametrize("dtype", ["float32", "uint32", "int16"])
+    def test_results(self, exported, dtype):
+        avals = (jax.core.ShapedArray((), np.dtype(dtype)), exported.out_avals[1])
+        with pytest.raises(
+            StructureError, match=rf"result\['n'\]\[0\] of _dot is {dtype}\[\], but"
+        ):
+            from_exported(dataclasses.replace(exported, out_avals=avals))
+
+    def test_the_number_of_arguments(self, exported):
+        wrong = dataclasses.replace(exported, in_avals=exported.in_avals[:-1])
+        with pytest.raises(StructureError, match="has 3 arguments, but its pytree has 4"):
+            from_exported(wrong)
+
+    @pytest.mark.parametrize("nr", [1, 3])
+    def test_the_number_of_results(self, exported, nr):
+        avals = (exported.out_avals * 2)[:nr]
+        with pytest.raises(StructureError, match=f"has {nr} results, but its pytree has 2"):
+            from_exported(dataclasses.replace(exported, out_avals=avals))
+        tree = jax.tree.structure((0,) * nr)
+        wrong = dataclasses.replace(exported, out_avals=avals, out_tree=tree)
+        with pytest.raises(
+            StructureError, match=f"_dot has {nr} results, but its module returns 2"
+        ):
+            from_exported(wrong)
+
 
 class TestDamage:
     @pytest.mark.parametrize("module", [b"", b"garbage", b"ML\xefR"])
@@ -203,6 +296,12 @@ class TestDamage:
             wrong = dataclasses.replace(exported, mlir_module_serialized=whole[:length])
             with pytest.raises(FormatError, match=rf"The module's {length} bytes"):
                 from_exported(wrong)
+
+    def test_a_module_without_main(self, exported):
+        wrong = exported.mlir_module_serialized.replace(b"\x00main\x00", b"\x00mine\x00")
+        assert wrong != exported.mlir_module_serialized
+        with pytest.raises(StructureError, match=r"has no function 'main', only \[.*'mine'"):
+            from_exported(dataclasses.replace(exported, mlir_module_serialized=wrong))
 
     @pytest.mark.parametrize(
         ("version", "match"),
@@ -226,3 +325,10 @@ class TestDamage:
             from_exported(wrong)
         with pytest.raises(VersionError, match=match):
             deserialize_exported(bytes(wrong.serialize()))
+
+    def test_open_module_says_what_is_wrong(self):
+        with (
+            pytest.raises(VersionError, match="To do: take jaxlib newer than"),
+            open_module(b"ML\xefR\rStableHLO_v9.9.9\x00"),
+        ):
+            pass

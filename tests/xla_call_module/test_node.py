@@ -105,6 +105,22 @@ def test_both_pools_write_the_same_bytes(call):
     assert ours == theirs
 
 
+def test_every_attribute(call):
+    attr = _encode(call).attr
+    assert list(attr["Tin"].list.type) == [tf.float32.as_datatype_enum, tf.int32.as_datatype_enum]
+    assert list(attr["Tout"].list.type) == [tf.float32.as_datatype_enum]
+    assert [[dim.size for dim in s.dim] for s in attr["Sout"].list.shape] == [[-1, 3]]
+    assert attr["module"].s == call.module
+    assert attr["version"].i == call.version
+    assert list(attr["platforms"].list.s) == [b"CPU"]
+    assert attr["disabled_checks"].WhichOneof("value") == "list"
+    assert zlib.decompress(attr["_jax_exported"].s) == call.exported
+    assert len(attr["_jax_exported"].s) < 1000
+    described = json.loads(zlib.decompress(attr["_jax_call"].s))
+    assert [spec["path"] for spec in described["args"]] == ["args[0]", "args[1]"]
+    assert [spec["shape"] for spec in described["args"]] == [["b", 3], []]
+
+
 def test_the_attributes_are_those_that_tensorflow_registered(node):
     """An operation with an attribute that the op does not have cannot be made."""
     with tf.Graph().as_default() as graph:
@@ -313,6 +329,11 @@ def test_what_is_refused(node, change, error, match):
     change(node)
     with pytest.raises(error, match=match):
         decode_node(node)
+
+
+def test_an_attribute_with_an_underscore_is_another_programs_business(node, call):
+    node.attr["_output_shapes"].s = b"anything"
+    assert decode_node(node) == call
 
 
 @given(position=st.floats(0, 1, exclude_max=True), value=st.integers(1, 255))

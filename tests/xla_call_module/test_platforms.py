@@ -92,11 +92,39 @@ def devices(request, monkeypatch):
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda: found)
 
 
+def _never(*_, **__):
+    raise AssertionError("the op ran")
+
+
+REFUSED = (
+    r"^sin was exported for tpu, rocm, and it would run on CPU, whose platform is cpu\. "
+    r"To do: .* platforms=\['tpu', 'rocm', 'cpu'\]; .* "
+    r"disabled_checks=\['platform'\], or TF_XLA_FLAGS=--tf_xla_call_module_disabled_checks=platform"
+)
+
+
 class TestWhereACallMayRun:
+    def test_it_is_refused_before_the_op_runs(self, call):
+        operation = Op(call)
+        operation._endpoint = _never
+        for _ in range(2):
+            with pytest.raises(PlatformError, match=REFUSED):
+                operation.run([X])
+
+    @pytest.mark.parametrize("device", ["CPU:0", "/device:CPU:*", "/job:localhost/device:cpu:0"])
+    def test_the_device_that_is_asked_for(self, call, device):
+        with tf.device(device), pytest.raises(PlatformError, match=r"run on \S*(?i:cpu)"):
+            Op(call).run([X])
+
     def test_a_device_that_is_not_there(self, call):
         """TensorFlow takes the CPU instead."""
         with tf.device("GPU:0"), pytest.raises(PlatformError, match="whose platform is cpu"):
             Op(call).run([X])
+
+    @pytest.mark.parametrize("checks", [(PLATFORM,), (SHAPE_ASSERTIONS, PLATFORM)])
+    def test_without_the_check(self, call, checks):
+        results = Op(dataclasses.replace(call, disabled_checks=checks)).run([X])
+        assert results[0].numpy() == pytest.approx(jnp.sin(jnp.ones(2)))
 
     def test_the_flags_add_to_the_checks_of_the_call(self, call, monkeypatch):
         monkeypatch.setattr(op, "flags_in_force", lambda: XlaFlags((PLATFORM,)))
@@ -145,6 +173,22 @@ class TestWhereACallMayRun:
         else:
             assert operation.run([X]) == [X]
 
+    def test_each_device_is_decided_once(self, call, monkeypatch):
+        operation = Op(dataclasses.replace(call, disabled_checks=(PLATFORM,)))
+        operation.run([X])
+        monkeypatch.setattr(op, "_device_kind", _never)
+        operation.run([X])
+
+    def test_other_errors_stay(self, call):
+        operation = Op(dataclasses.replace(call, disabled_checks=(PLATFORM,)))
+
+        def missing(*_, **__):
+            raise tf.errors.NotFoundError(None, None, "no such file")
+
+        operation._endpoint = missing
+        with pytest.raises(tf.errors.NotFoundError, match="no such file"):
+            operation.run([X])
+
 
 class TestFlagsOfTheProcess:
     def test_what_is_ignored_is_told_once(self, monkeypatch):
@@ -160,3 +204,9 @@ class TestFlagsOfTheProcess:
         finally:
             monkeypatch.delenv("TF_XLA_FLAGS", raising=False)
             _tf.flags_in_force.cache_clear()
+
+    def test_a_tensorflow_without_the_query(self, monkeypatch):
+        from tensorflow.python.eager import context
+
+        monkeypatch.delattr(context, "context")
+        assert _tf.device_query()() is None

@@ -114,6 +114,12 @@ def test_what_honest_files_have(exported):
             assert str(parse_shape((text, 3))[0]) == str(dim)
 
 
+def test_many_arguments():
+    specs = [jax.ShapeDtypeStruct((n % 97 + 1, n // 97 + 1), "float32") for n in range(300)]
+    exported = export.export(jax.jit(lambda x: x))(specs)
+    assert deserialize_exported(bytes(exported.serialize())).in_avals == exported.in_avals
+
+
 def test_beside_a_profiler(exported):
     profiler = cProfile.Profile()
     profiler.enable()

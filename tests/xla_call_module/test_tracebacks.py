@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import threading
 import traceback
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +18,7 @@ import bridge
 from bridge.keras import ExportedLayer
 from tests.policy.public_names import expected_names
 from xla_call_module.flags import FILTERING_VARIABLE
-from xla_call_module.tracebacks import api_boundary, warn
+from xla_call_module.tracebacks import api_boundary, is_internal_file, warn
 
 X = np.ones((2, 3), np.float32)
 
@@ -147,6 +151,37 @@ def test_what_the_user_has_caught_before_stays_as_it_is():
     assert caught.value.__context__ is not None
 
 
+def test_a_thread_shows_the_same():
+    def refused():
+        bridge.load("nowhere")
+
+    printed = io.StringIO()
+    with contextlib.redirect_stderr(printed):
+        threading.excepthook = lambda given: traceback.print_exception(given.exc_value)
+        try:
+            thread = threading.Thread(target=refused)
+            thread.start()
+            thread.join()
+        finally:
+            threading.excepthook = threading.__excepthook__
+    lines = [line for line in printed.getvalue().splitlines() if line.startswith("  File")]
+    assert [line.rpartition(" ")[2] for line in lines][-2:] == ["refused", "load"]
+    assert "bridge.FormatError: nowhere" in printed.getvalue()
+
+
+def test_an_error_is_shown_the_same_the_second_time():
+    error = bridge.StructureError("found")
+
+    @api_boundary
+    def verb():
+        raise error
+
+    for _ in range(2):
+        with pytest.raises(bridge.StructureError, match="found"):
+            verb()
+    assert len(error.__notes__) == 1
+
+
 @pytest.mark.parametrize("name", expected_names()["bridge"])
 def test_every_public_function_is_a_boundary(name):
     value = getattr(bridge, name)
@@ -177,3 +212,17 @@ def _warned():
         warn("here")
 
     verb()
+
+
+def test_a_warning_is_shown_once_for_a_line():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            warn("once")
+    assert [str(warning.message) for warning in caught] == ["once"]
+
+
+def test_files_inside():
+    assert is_internal_file(jax.__file__)
+    assert is_internal_file(bridge.__file__)
+    assert not is_internal_file(__file__)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import export
 
+import xla_call_module
 from xla_call_module._jax import stablehlo_versions
 from xla_call_module._tf import imported_release
 from xla_call_module.errors import VersionError
@@ -59,10 +60,29 @@ def test_any_text_is_a_version_or_refused(text):
         assert repr(text) in str(error) or text in str(error)  # noqa: PT017
 
 
+@given(st.sampled_from(RELEASES), st.sampled_from(["", ".1", ".0rc2", "-dev20260101", "rc0"]))
+def test_a_release_is_found_by_its_version(release, suffix):
+    assert parse_release(release.name + suffix) is release
+
+
 @given(st.integers(RELEASES[-1].tensorflow[1], 9999))
 def test_a_newer_release_is_as_able_as_the_newest_known(minor):
     assert parse_release(f"2.{minor}") is RELEASES[-1]
     assert parse_release(f"3.{minor}.1") is RELEASES[-1]
+
+
+@pytest.mark.parametrize("text", ["2.13", "2.13.1", "1.15.0", "0.12"])
+def test_an_older_release_is_refused(text):
+    with pytest.raises(VersionError, match=rf"TensorFlow {text} is older than 2\.14"):
+        parse_release(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "2", "2.", "two", "2_18", "2.18181818", "99999.1", ".18", 2.2]
+)
+def test_no_release(text):
+    with pytest.raises(VersionError, match=r"is not a TensorFlow version; expected one such as"):
+        parse_release(text)
 
 
 def test_releases_only_gain():
@@ -75,6 +95,18 @@ def test_releases_only_gain():
 def test_the_imported_release_is_the_one_in_the_table():
     """TensorFlow is asked, so this compares the table with it."""
     assert imported_release() == parse_release(tf.__version__)
+
+
+def test_a_release_that_cannot_be_asked_is_looked_up(monkeypatch):
+    from tensorflow.compiler.tf2xla.python import xla
+
+    monkeypatch.delattr(xla, "call_module_maximum_supported_version")
+    assert imported_release() is parse_release(tf.__version__)
+
+
+def test_a_name_that_the_package_lacks():
+    with pytest.raises(AttributeError, match="'xla_call_module' has no attribute 'missing'"):
+        getattr(xla_call_module, "missing")  # noqa: B009 - an expression, not a statement
 
 
 def test_stablehlo_is_promised_for_five_years():

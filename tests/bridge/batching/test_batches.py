@@ -90,6 +90,11 @@ class TestSizes:
                 assert [row.tolist() for row in call(rows)] == [(3 * row).tolist() for row in rows]
         assert len(compiled) == len(sizes)
 
+    def test_a_fixed_batch(self, batched):
+        call = batched(_sum, np.zeros((4, 2), np.float32))
+        for count in (0, 1, 4, 6):
+            assert call(_rows(count)) == [row.sum() for row in _rows(count)]
+
     @pytest.mark.parametrize(
         ("shape", "constraint"),
         [("3*b, 2", "b >= 1"), ("b, 2", "b >= 5"), ("b, 2", "mod(b, 4) == 0"), ("b, 2", "b <= 2")],
@@ -101,10 +106,25 @@ class TestSizes:
         for count in (1, 3, 7):
             assert call(_rows(count)) == [row.sum() for row in _rows(count)]
 
+    def test_no_size_that_the_module_takes(self, batched):
+        call = batched(_sum, ROW, shapes=("b, 2",), constraints=("b >= 5",), buckets=(1, 2, 4))
+        for _ in range(2):
+            with pytest.raises(StructureError, match=r"no batch of the sizes 1, 2, 4: .*b >= 5"):
+                call(_rows(1))
+
     @pytest.mark.parametrize("buckets", [(), (0, 2), (1.5,), "12", (True,), {1: 2}, 8])
     def test_what_is_no_bucket(self, buckets):
         with pytest.raises(StructureError, match=r"batch_buckets=.*; expected different sizes"):
             parse_buckets(buckets)
+
+    def test_different_shapes_are_called_apart(self, batched):
+        call = batched(_sum, ROW, shapes=("b, t",))
+        assert call([np.ones(n, np.float32) for n in (3, 1, 3, 2, 1, 3)]) == [3, 1, 3, 2, 1, 3]
+
+    def test_results_can_be_written_to(self, batched):
+        (result,) = batched(lambda x: x + 1, ROW, shapes=("b, 2",))(_rows(1))
+        result[0] = 7
+        assert result.tolist() == [7, 2]
 
     def test_filling_up_reaches_no_loop_without_an_end(self, batched):
         def double(x):
@@ -149,6 +169,11 @@ class TestElements:
         for (drawn, same), key in zip(results, keys, strict=True):
             assert drawn == jax.random.uniform(key)
             assert jax.random.key_data(same).tolist() == jax.random.key_data(key).tolist()
+
+    def test_bfloat16(self, batched):
+        call = batched(lambda x: x * 2, jnp.zeros(2, jnp.bfloat16), shapes=("b",))
+        (result,) = call([jnp.bfloat16(1.5)])
+        assert (result, result.dtype) == (3, jnp.bfloat16)
 
     def test_what_all_elements_share(self, batched):
         def scaled(x, table, scale):
@@ -219,6 +244,11 @@ class TestRefused:
     def test_one_element_at_a_time(self, batched):
         call = batched(lambda x: x - x.mean(), NUMBER, shapes=("b",), buckets=(1,))
         assert call([np.float32(n) for n in (5, 9)]) == [0, 0]
+
+    def test_a_fixed_batch_in_which_other_rows_count(self, batched):
+        call = batched(lambda x: jnp.where(x.max() > 90, x - x.mean(0), x), np.zeros(4, "float32"))
+        with pytest.raises(StructureError, match="depends on the other rows"):
+            call([np.float32(1)])
 
     def test_a_function_in_which_places_count(self, batched):
         call = batched(_draw, jax.random.key(0), NUMBER, shapes=(None, "b"))

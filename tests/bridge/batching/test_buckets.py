@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import subprocess
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -104,6 +105,19 @@ def test_any_size_has_the_results_of_jax(loaded, rows, seed):
     assert_agree(signature(**{name: tf.constant(value) for name, value in feeds.items()}), want)
 
 
+def test_one_row_and_a_batch_as_large_as_a_bucket_or_larger_than_all(loaded):
+    for rows in (*SIZES, SIZES[-1] + 3):
+        given = inputs_of(rows)
+        assert_agree(loaded(*given), jitted(weights(), *given))
+
+
+@pytest.mark.parametrize("rows", [2, 4, 17])
+def test_compiled_by_xla(loaded, rows):
+    run = tf.function(lambda *given: loaded(*given), jit_compile=True, autograph=False)
+    given = inputs_of(rows)
+    assert_agree(run(*given), jitted(weights(), *given))
+
+
 def test_a_session_and_the_file_that_tensorflow_saved_again(folder, again):
     for place in (folder, again):
         x, lengths, scale = inputs_of(3)
@@ -166,6 +180,25 @@ class TestGradients:
             assert isinstance(ours, tf.Tensor)
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
+    def test_of_the_second_order(self, loaded):
+        x, lengths, scale = inputs_of(3)
+        tensor = tf.constant(x)
+        with tf.GradientTape() as outer:
+            outer.watch(tensor)
+            with tf.GradientTape() as inner:
+                inner.watch(tensor)
+                loss = self._loss(loaded(tensor, lengths, scale), tf.reduce_sum)
+            first = tf.reduce_sum(inner.gradient(loss, tensor) ** 2)
+        got = outer.gradient(first, [tensor, loaded.params["w"]])
+
+        def norm(p, x):
+            loss = lambda x: self._loss(network(p, x, lengths, scale), jnp.sum)  # noqa: E731
+            return jnp.sum(jax.grad(loss)(x) ** 2)
+
+        want_w, want_x = jax.jit(jax.grad(norm, (0, 1)))(weights(), x)
+        np.testing.assert_allclose(got[0], want_x, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(got[1], want_w["w"], rtol=1e-3, atol=1e-3)
+
     def test_rows_that_are_added_make_no_infinite_gradients(self, tmp_path):
         # At a row of zeros the slope of the root is infinite, and 0 times that is not a number.
         (b,) = export.symbolic_shape("b")
@@ -197,6 +230,25 @@ class TestReading:
         got = jax.grad(lambda p: call(p, *given)["y"].sum())(weights())
         want = jax.grad(lambda p: network(p, *given)["y"].sum())(weights())
         np.testing.assert_allclose(got["w"], want["w"], rtol=1e-5)
+
+    def test_inspect_shows_them(self, folder, again, capsys):
+        from bridge.__main__ import main
+
+        for place in (folder, again):
+            assert bridge.inspect(place).signatures[0].batch_buckets == SIZES
+        assert main(["inspect", str(folder)]) == 0
+        assert "batch buckets    1, 4, 16" in capsys.readouterr().out
+
+    def test_a_copy_has_them(self, folder, tmp_path):
+        savedmodel.write(savedmodel.read(folder), tmp_path / "copy")
+        assert savedmodel.read(tmp_path / "copy").default.function.batch_buckets.sizes == SIZES
+
+    def test_the_same_bytes_again(self, folder, tmp_path):
+        exported = exported_of(jnp.sin, "b, 2")
+        for name in ("first", "second"):
+            bridge.save(exported, tmp_path / name, batch_buckets=(2, 4))
+        first, second = (tmp_path / name / "saved_model.pb" for name in ("first", "second"))
+        assert first.read_bytes() == second.read_bytes()
 
     def test_verify(self, folder, preloaded):
         assert bridge.verify(folder).passed
@@ -372,6 +424,13 @@ def test_some_of_several_signatures(tmp_path):
     assert found == {"rows": (4,), "one": ()}
 
 
+def test_another_dimension_variable_is_any_size(tmp_path):
+    exported = exported_of(lambda x: {"s": x.sum(1), "n": jnp.int32(x.shape[1])}, "b, n")
+    bridge.save(exported, tmp_path / "m", batch_buckets=(4,))
+    got = tf.saved_model.load(tmp_path / "m")(np.ones((3, 5), "float32"))
+    assert (got["s"].numpy().tolist(), int(got["n"])) == ([5, 5, 5], 5)
+
+
 @pytest.mark.parametrize("is_exported", [True, False])
 def test_windows_in_images_of_any_size(tmp_path, is_exported):
     """JAX has no rule for mapping a convolution with symbolic padding, but of its operations."""
@@ -517,3 +576,9 @@ def test_published_with_warmup_for_sizes_of_their_own(tmp_path):
     assert (signature.batch_buckets, published.warmup) == ((1, 4), 2)
     got = bridge.load(published.path)(x=np.ones((3, 3), "float32"))
     np.testing.assert_array_equal(got, np.full((3, 3), 2))
+
+
+def test_no_warning_where_all_is_tried(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bridge.save(exported_of(jnp.sin, "b, 3"), tmp_path / "m", batch_buckets=(1,))

@@ -49,6 +49,12 @@ def test_python_runs_with_declared_shapes():
     np.testing.assert_array_equal(jax.jit(jax.grad(lambda x: called(x)["y"].sum()))(X), 2 * X)
 
 
+def test_a_table_is_looked_up():
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1, 2], [30, 40]), -1)
+    called = bridge.call_tf(lambda x: table.lookup(tf.cast(x, tf.int32)), compiled=False)
+    np.testing.assert_array_equal(jax.jit(called)(X), [[-1, 30, 40], [-1, -1, -1]])
+
+
 def test_declared_shapes_are_checked():
     function = functools.partial(tf.boolean_mask, mask=X > 1.0)
     like = functools.partial(jax.ShapeDtypeStruct, dtype=np.float32)
@@ -71,6 +77,12 @@ def test_declarations_that_contradict_tensorflow_are_refused():
     ):
         with pytest.raises(StructureError, match=message):
             bridge.call_tf(tf.sin, shapes=shapes)(X)
+
+
+def test_a_shape_that_nobody_knows_is_refused():
+    called = bridge.call_tf(lambda x: tf.cast(tf.where(x > 1.0), tf.int32), compiled=False)
+    with pytest.raises(StructureError, match=r"Where \(Where\).*shapes= of the results"):
+        called(X)
 
 
 @pytest.fixture
@@ -139,6 +151,18 @@ def test_calls_keep_the_order_of_the_program():
     assert list(map(int, told)) == [0, 1, 2, 3, 4]
 
 
+def test_what_jax_cannot_do_with_effects_is_an_error(counted, counter):
+    with pytest.raises(StructureError, match=r"AssignAddVariableOp would assign.*again"):
+        jax.grad(lambda x: counted(x).sum())(X)
+    with pytest.raises(ValueError, match="ordered IO callback"):
+        jax.vmap(counted)(X)
+    assert counter.numpy() == 0.0
+    without = bridge.call_tf(
+        lambda x: tf.random.uniform(()) * 0.0 + x, compiled=False, has_side_effects=False
+    )
+    np.testing.assert_array_equal(jax.vmap(without)(X), X)
+
+
 def test_a_training_step_of_keras_updates_its_moving_averages():
     layer = tf.keras.layers.BatchNormalization(momentum=0.5)
     layer.build((None, 3))
@@ -204,6 +228,15 @@ def test_shared_memory_is_never_written_to():
     shared = bridge.call_tf(tf.identity, compiled=False)(tensor)
     jax.block_until_ready(jax.jit(lambda x: x + 1.0, donate_argnums=0)(shared))
     np.testing.assert_array_equal(tensor.numpy(), copied)
+
+
+def test_a_variable_does_not_keep_the_memory_of_a_callback():
+    variable = tf.Variable(np.zeros(1000, np.float32))
+    keep = jax.jit(bridge.call_tf(lambda x: variable.assign(x)[0], compiled=False))
+    for offset in range(3):
+        jax.block_until_ready(keep(jnp.arange(1000.0) + offset))
+        jax.block_until_ready([jax.jit(jnp.sin)(jnp.arange(1000.0) * i) for i in range(5)])
+        np.testing.assert_array_equal(variable.numpy(), np.arange(1000.0) + offset)
 
 
 @pytest.mark.parametrize("compiled", [True, False])

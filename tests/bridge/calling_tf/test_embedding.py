@@ -86,12 +86,20 @@ def test_a_converted_program_calls_the_function(converted, compiled):
     assert any(node.attr["function_list"].list.func for node in nodes)
 
 
+def test_a_converted_program_runs_eagerly(converted):
+    np.testing.assert_allclose(converted(X), program(in_jax)(X), rtol=RTOL)
+
+
 def test_tensorflow_saves_and_loads_it(converted, tmp_path):
     module = tf.Module()
     spec = tf.TensorSpec([None, 3], tf.float32)
     module.run = tf.function(converted, autograph=False, input_signature=[spec])
     tf.saved_model.save(module, str(tmp_path / "model"))
     check_in_tensorflow(tf.saved_model.load(str(tmp_path / "model")).run)
+
+
+def test_a_file_holds_the_function(written):
+    check_in_tensorflow(tf.saved_model.load(str(written)))
 
 
 def test_a_file_is_written_again_with_its_functions(written, tmp_path):
@@ -129,6 +137,13 @@ def test_jax_runs_it_through_tensorflow(written):
     np.testing.assert_allclose(jax.jit(called)(X), program(in_jax)(X), rtol=RTOL)
 
 
+def test_an_eager_call_runs_in_tensorflow(called):
+    np.testing.assert_allclose(called(X)["y"], in_jax(X)["y"], rtol=RTOL)
+    gradient = jax.grad(lambda x: called(x)["y"].sum())(jnp.asarray(X))
+    expected = jax.grad(lambda x: in_jax(x)["y"].sum())(X)
+    np.testing.assert_allclose(gradient, expected, rtol=RTOL)
+
+
 RUN_BY_JAX = {
     "jit": jax.jit,
     "grad": lambda f: jax.jit(jax.grad(lambda x: f(x).sum())),
@@ -160,6 +175,20 @@ def test_what_jax_cannot_compile_is_refused_when_jax_runs_it():
     with pytest.raises(StructureError, match="XLA has no AsString"):
         jax.jit(called)(X)
     assert "tf.call_tf_function" in export.export(jax.jit(called))(X).mlir_module()
+
+
+def test_the_interface_of_jax_refuses_to_run_it_in_jax():
+    called = bridge.jax2tf.call_tf(tf.sin, call_tf_graph=True)
+    np.testing.assert_allclose(called(X), np.sin(X), rtol=1e-6)
+    for run in (jax.jit(called).lower, jax.jit(called), jax.jit(jax.jacrev(called))):
+        with pytest.raises(ValueError, match=r"call_tf_graph=True.*To do: convert the program"):
+            run(X)
+
+
+def test_several_functions_and_vmap():
+    sine, cosine = (bridge.call_tf(f, graph=True) for f in (tf.sin, tf.cos))
+    found = bridge.convert(lambda x: jax.vmap(cosine)(sine(x)) + sine(x))(X)
+    np.testing.assert_allclose(found, np.cos(np.sin(X)) + np.sin(X), rtol=1e-6)
 
 
 def export_with_symbols(function, **options):
@@ -217,6 +246,15 @@ def test_a_compiled_function_of_one_row_is_mapped_over_any_number_of_them(tmp_pa
         np.testing.assert_allclose(gradient_of(loaded, x), mapped, rtol=1e-4)
         found = jax.grad(lambda x: (in_jax(x) ** 2).sum())(x)
         np.testing.assert_allclose(found, mapped, rtol=1e-4)
+
+
+def test_the_interface_of_jax_names_its_own_options():
+    called = bridge.jax2tf.call_tf(tf.sin)
+    with pytest.raises(ValueError, match=r"call_tf_graph=True to bridge\.jax2tf\.call_tf"):
+        bridge.jax2tf.convert(called, polymorphic_shapes="b, 3")(X)
+    kept = bridge.jax2tf.call_tf(tf.sin, call_tf_graph=True)
+    with pytest.raises(ValueError, match=r"output_shape_dtype= of bridge\.jax2tf\.call_tf"):
+        bridge.jax2tf.convert(kept, polymorphic_shapes="b, 3")(X)
 
 
 def test_a_recurrent_layer_of_one_row_is_mapped_over_any_number_of_them(tmp_path):
@@ -322,6 +360,20 @@ def test_variables_are_constants_in_a_graph():
     converted = tf.function(bridge.convert(called), autograph=False)
     expected = layer_in_jax({"scale": layer.scale.numpy(), "shift": 0.5}, X)
     np.testing.assert_allclose(converted(X), expected, rtol=1e-5)
+
+
+def test_the_interface_of_jax_has_constants_in_a_graph():
+    variable = tf.Variable(3.0)
+    called = bridge.jax2tf.call_tf(lambda x: x * variable, call_tf_graph=True)
+    converted = tf.function(bridge.jax2tf.convert(called), autograph=False)
+    np.testing.assert_allclose(converted(X), 3.0 * X)
+
+
+def test_a_variable_that_is_not_only_read_is_refused():
+    table = tf.Variable(X)
+    called = bridge.call_tf(lambda i: tf.gather(table, i), graph=True, variables="constant")
+    with pytest.raises(StructureError, match=r"ResourceGather .* takes a variable itself"):
+        bridge.convert(called)(np.int32(0))
 
 
 def test_a_damaged_function_is_refused(called):

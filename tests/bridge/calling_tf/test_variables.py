@@ -85,6 +85,13 @@ def test_variables_are_arguments_with_gradients_of_order_two(module):
     )
 
 
+def test_an_ensemble_maps_over_the_variables(module):
+    called = bridge.call_tf(module, variables="argument")
+    several = jax.tree.map(lambda v: jnp.stack([v, 2 * v]), called.variables())
+    found = jax.vmap(called, in_axes=(0, None))(several, X)
+    np.testing.assert_allclose(found, jax.vmap(in_jax, in_axes=(0, None))(several, X), rtol=1e-6)
+
+
 def test_what_tensorflow_cannot_vectorize_is_mapped_over_the_variables(module):
     def quantized(x):
         y = tf.quantization.fake_quant_with_min_max_args(module(x), min=-6, max=60)
@@ -99,6 +106,20 @@ def test_what_tensorflow_cannot_vectorize_is_mapped_over_the_variables(module):
         found = jax.jit(jax.vmap(function))(several, xs)
         expected = jax.tree.map(lambda *parts: jnp.stack(parts), *(function(*row) for row in rows))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+
+
+def test_one_gradient_of_the_variables_for_each_element(module):
+    called = bridge.call_tf(module, variables="argument")
+    xs = jnp.stack([X, X + 1])
+
+    def gradient(function):
+        return jax.vmap(jax.grad(lambda w, x: function(w, x).sum()), in_axes=(None, 0))
+
+    jax.tree.map(
+        lambda found, expected: np.testing.assert_allclose(found, expected, rtol=1e-5),
+        gradient(called)(called.variables(), xs),
+        gradient(in_jax)(called.variables(), xs),
+    )
 
 
 def test_a_training_step_of_a_keras_model_that_is_not_built_yet():
@@ -154,6 +175,13 @@ def test_a_variable_of_which_the_caller_says_nothing_is_refused(module):
         called(X)
     with pytest.raises(StructureError, match=r"are \['scale', 'shift'\]; got \['scale'\]"):
         called({"scale": X}, X)
+
+
+def test_a_function_that_does_not_say_its_variables_is_asked_with_arguments(module):
+    called = bridge.call_tf(lambda x: x * module.scale, variables="argument")
+    with pytest.raises(StructureError, match="does not say which variables"):
+        called.variables()
+    assert list(called.variables(X)) == ["scale"]
 
 
 def test_what_was_read_stays_as_it_was_however_the_variable_is_written(module):

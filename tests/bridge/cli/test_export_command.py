@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,7 @@ from jax import export
 
 import bridge
 import savedmodel
+from bridge.cli.export_command import _shown_progress
 from bridge.cli.main import main
 from bridge.verifying.verification import VerifyReport
 from savedmodel.manifest import MANIFEST_FILE, compare_manifest, read_manifest
@@ -171,6 +174,15 @@ def test_the_same_inputs_give_the_same_bytes(in_two_places):
     }
 
 
+def test_nothing_tells_where_it_was_made(in_two_places):
+    for folder in in_two_places:
+        for file in folder.rglob("*"):
+            if file.is_file():
+                assert str(folder.parent).encode() not in file.read_bytes()
+    # What stops an older TensorFlow is still named with its line.
+    assert b"exported_network.py" in (in_two_places[0] / "saved_model.pb").read_bytes()
+
+
 def test_the_manifest(in_two_places, project):
     folder = in_two_places[0]
     manifest = read_manifest(folder)
@@ -184,6 +196,17 @@ def test_the_manifest(in_two_places, project):
     assert manifest.request["params_sha256"] == digest
     assert manifest.request["args"] == "f32[b,4,2]"
     assert manifest.request["constraints"] == ["b >= 1"]
+
+
+def test_the_bytes_tell_other_parameters(in_two_places, command, tmp_path):
+    command("exported_network:predict", *ARGS, "--constraint", "b >= 1", "--warmup", "1,2")
+    assert (
+        _hashes(tmp_path / "model")["saved_model.pb"] == _hashes(in_two_places[0])["saved_model.pb"]
+    )
+    command("exported_network:predict", *ARGS, "--overwrite", "--constraint", "b >= 2")
+    assert (
+        _hashes(tmp_path / "model")["saved_model.pb"] != _hashes(in_two_places[0])["saved_model.pb"]
+    )
 
 
 def test_options_of_save(command, tmp_path):
@@ -357,6 +380,18 @@ def test_what_the_user_raises_is_shown(command, project, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_is_there_stays(command, tmp_path):
+    command("exported_network:predict", *ARGS)
+    before = _hashes(tmp_path / "model")
+    status, _, said = command("exported_network:model.predict", "--args", "f32[3]")
+    assert status == 2
+    assert "exists. To do: pass --overwrite to replace it" in said
+    status, _, _ = command("exported_network:wrong", "--args", "f32[3]", "--overwrite")
+    assert status == 2
+    assert _hashes(tmp_path / "model") == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
 @pytest.mark.filterwarnings("always")
 def test_warnings_are_said(command):
     status, printed, said = command("exported_network:no_gradient", "--args", "f32[3]", "--json")
@@ -381,6 +416,15 @@ def test_options_without_effect_are_refused(options, message, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["export", "exported_network:predict", "--out", "model", *options])
     assert message in capsys.readouterr().err
+
+
+def test_the_statuses_are_documented(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["export", "--help"])
+    shown = capsys.readouterr().out
+    for status in range(4):
+        assert f"\n  {status}  " in shown
+    assert "f32[b,28,28]" in shown
 
 
 def test_the_revision(command, tmp_path, monkeypatch):
@@ -411,6 +455,26 @@ def test_the_revision(command, tmp_path, monkeypatch):
         (checkout / "tracked_network.py").write_text("def f(x):\n    return x * 3\n")
 
 
+def test_progress_is_shown_on_a_terminal_alone(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with _shown_progress() as progress:
+            progress("reading the parameters")
+            time.sleep(0.2)
+        assert ("reading the parameters" in stream.getvalue()) == shown
+
+
+def test_the_revision_where_there_is_no_git(command, tmp_path):
+    _, printed, _ = command("exported_network:predict", *ARGS, "--revision", "v1.2")
+    assert "from revision v1.2, perhaps with changes\n" in printed
+    assert read_manifest(tmp_path / "model").source == {"revision": "v1.2", "changed": None}
+
+
 ALL = ["dense/b", "dense/w"]
 
 
@@ -439,3 +503,10 @@ def test_signatures_that_assign(command, tmp_path, target, updates, request_, as
     found = {s.key: sorted(names[v] for v in s.assigned_variables) for s in file.signatures}
     assert found == assigned
     assert read_manifest(tmp_path / "model").request["updates"] == request_
+
+
+def test_a_position_that_is_none(capsys):
+    for text in ("first", "train=", "a:b:c=1", "train=0,train=1", "train=0,train:w=1", "=0"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["export", "a:b", "--out", "c", "--updates", text])
+        assert "is neither a position such as 0" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import metadata
 
 import numpy as np
 import pytest
@@ -65,6 +66,10 @@ def test_what_is_wrong_is_said(saved, tmp_path, capsys):
     assert "'1;8' is not a list of batch sizes such as 1,8,32" in capsys.readouterr().err
 
 
+def test_the_version():
+    assert bridge.__version__ == metadata.version("jax-tf-bridge")
+
+
 def test_a_command_that_is_interrupted(saved, capsys, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -81,6 +86,18 @@ def test_a_pipe_that_is_closed(saved, arguments):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+def test_the_home_folder(saved, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(saved.parent))
+    page = tmp_path / "page.html"
+    assert main(["inspect", f"~/{saved.name}", "--html", str(page)]) == 0
+    capsys.readouterr()
+    assert main(["inspect", str(saved), "--html", "-"]) == 0
+    assert capsys.readouterr().out.startswith(page.read_text()[:100])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["inspect", str(saved), "--html=~/again.html"]) == 0
+    assert (tmp_path / "again.html").is_file()
 
 
 def test_options_have_the_names_of_the_command(saved, tmp_path, capsys):
@@ -141,4 +158,17 @@ class TestWeights:
     def test_wrong_options(self, saved, capsys, arguments, said):
         with pytest.raises(SystemExit, match="2"):
             main(["update", str(saved), *arguments])
+        assert said in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("file", "said"),
+        [
+            ("nowhere.npz", "No such file"),
+            ("new.npz", "no variable: 'model/w'"),
+            ("words.txt", "is a .txt file; expected .npz"),
+        ],
+    )
+    def test_wrong_weights(self, saved, weights, capsys, file, said):
+        (weights / "words.txt").write_text("a")
+        assert main(["update", str(saved), "--params", str(weights / file)]) == 2
         assert said in capsys.readouterr().err

@@ -111,6 +111,17 @@ def test_inputs_of_every_form(files, capsys):
     assert found["outputs"]["log"]["value"][0][1] == "-inf+0j"
 
 
+def test_drawn_inputs_have_sizes(files, capsys):
+    model = files / "base" / "3"
+    assert "b=1\n" in _run(model, "--input", "random", capsys=capsys)
+    first, same, other = (
+        _run(model, "--input", "random", "--size", "b=3", "--seed", seed, capsys=capsys)
+        for seed in (0, 0, 1)
+    )
+    assert "sum: float32[3,2]" in first
+    assert first == same != other
+
+
 def test_results_in_a_file_are_inputs_again(files, tmp_path, capsys):
     made = tmp_path / "made.npz"
     arguments = [files / "base" / "3", "--input", files / "both.npz", "--output", made]
@@ -217,6 +228,24 @@ def test_a_class_that_is_not_imported_has_its_children_by_name(classes, name, mo
     if name == "run of a file":
         assert "[[3. 3.]]" in capsys.readouterr().out
     assert "lines" not in sys.modules
+
+
+def test_import_from_the_working_directory(classes):
+    """In processes of their own, since a class is registered once in each."""
+    code = "import sys; from bridge.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    for name in ("run", "onnx of a file"):
+        command = [sys.executable, "-W", "error", "-c", code, *COMMANDS[name], "--import", "lines"]
+        done = subprocess.run(
+            command, cwd=classes, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    command = [*command[:5], *COMMANDS["run"], "--import", "circles"]
+    done = subprocess.run(
+        command, cwd=classes, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "There is no module 'circles' in " in done.stderr
 
 
 def test_onnx_asks_which_signature(files, tmp_path, capsys):

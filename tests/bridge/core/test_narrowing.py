@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import tensorflow as tf
 from jax import enable_x64
 
 import bridge
+from bridge.batching.batches import BatchedSignature
 from bridge.core.narrowing import check_narrowing, narrow_array
 from bridge.keras import ExportedLayer
 from xla_call_module.errors import DtypeError
@@ -92,6 +94,13 @@ class TestParameters:
             bridge.save(_add, tmp_path / "m", params={"n": array}, args=(X,))
         assert list(tmp_path.iterdir()) == []
 
+    def test_of_an_exported(self, tmp_path):
+        exported = jax.export.export(jax.jit(_add))({"n": np.zeros(3, np.int32)}, X)
+        with pytest.raises(DtypeError, match="The parameter n is int64 with the value"):
+            bridge.save(exported, tmp_path / "m", params={"n": LARGE})
+        with pytest.raises(DtypeError, match="The parameter n is int64 with the value"):
+            bridge.to_onnx(exported, params={"n": LARGE})
+
     def test_of_the_command(self, tmp_path, monkeypatch, capsys):
         from bridge.cli.main import main
 
@@ -108,6 +117,10 @@ class TestParameters:
         with pytest.raises(DtypeError, match="n is int64 with the value"):
             ExportedLayer(_add, params={"n": LARGE})(X)
 
+    def test_that_are_held(self, tmp_path):
+        bridge.save(_add, tmp_path / "m", params={"n": np.array([1, 2])}, args=(X,))
+        np.testing.assert_array_equal(bridge.load(tmp_path / "m")(X), X + 3)
+
 
 class TestArguments:
     @pytest.mark.parametrize("name", BEYOND)
@@ -118,6 +131,18 @@ class TestArguments:
         call = tf.function(lambda: converted(array)) if in_graph else lambda: converted(array)
         with pytest.raises(DtypeError, match=f"args\\[0\\] is {message}"):
             call()
+
+    def test_tensors_of_what_is_converted(self):
+        converted = bridge.convert(lambda x: x * 2)
+        with pytest.warns(UserWarning, match="is a int64 tensor"):
+            np.testing.assert_array_equal(converted(tf.constant([1, 2], tf.int64)), [2, 4])
+        with pytest.raises(DtypeError, match=r"args\[0\] is int64 with the value 1099511627776"):
+            converted(tf.constant(LARGE[:2]))
+
+    @pytest.mark.parametrize("number", [1e300, -1e300j])
+    def test_python_numbers(self, number):
+        with pytest.raises(DtypeError, match=r"args\[0\] is (float64|complex128) with the value"):
+            bridge.convert(lambda x: x * 2)(number)
 
     @pytest.fixture
     def loaded(self, tmp_path):
@@ -134,7 +159,18 @@ class TestArguments:
                 call()
         np.testing.assert_array_equal(loaded["i"](np.array([1, 2])), [2, 3])
 
+    def test_of_batches(self, loaded):
+        with pytest.raises(DtypeError, match="x of i is int64 with the value 1099511627776"):
+            BatchedSignature(loaded["i"])([1, 2**40])
+        assert BatchedSignature(loaded["i"])([1, 2]) == [2, 3]
+
     def test_of_a_tensorflow_function(self):
         call = bridge.call_tf(tf.function(lambda x: x + 1))
         with pytest.raises(DtypeError, match=r"args\[0\] is int64 with the value"):
             call(LARGE)
+
+    def test_of_a_test(self):
+        from bridge.testing import assert_gradients_match
+
+        with pytest.raises(DtypeError, match=r"args\[0\] is float64 with the value"):
+            assert_gradients_match(lambda x: x * 2, np.array([1e300]))

@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.policy.source import ROOT
 
 SAVE = """
@@ -30,6 +32,16 @@ from bridge.core import progress
 progress._SILENT_SECONDS = float(sys.argv[2])
 mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
 bridge.load(sys.argv[1], mesh=mesh).params
+"""
+VERIFY = """
+import sys
+import jax.export
+import bridge
+from bridge.core import progress
+progress._SILENT_SECONDS = float(sys.argv[2])
+exported = jax.export.export(jax.jit(jax.numpy.sin))(jax.ShapeDtypeStruct((3,), "float32"))
+bridge.save(exported, sys.argv[1])
+assert bridge.verify(sys.argv[1]).passed
 """
 SLOW = """
 import time
@@ -82,6 +94,18 @@ def test_a_bar_for_what_is_placed_on_a_mesh(tmp_path):
     assert re.search(r"Loading ━+.* 96\.0/96\.0 MiB", text), text
 
 
+def test_a_bar_for_what_is_verified(tmp_path):
+    """Each trial is one in JAX and one in TensorFlow."""
+    text = _on_a_terminal(VERIFY, tmp_path / "m", 0)
+    assert (found := re.search(r"Verifying ━+.* (\d+)/(\d+) +trials", text)), text
+    assert int(found[2]) % 2 == 0
+    assert f"{found[2]}/{found[2]}" in text
+
+
+def test_none_for_what_is_fast(tmp_path):
+    assert _on_a_terminal(SAVE, tmp_path / "m", 100) == ""
+
+
 def test_it_appears_after_two_seconds():
     text = _on_a_terminal(SLOW)
     assert re.search(r"Saving ━+.* 4\.0/8\.0 GiB", text), text
@@ -90,11 +114,12 @@ def test_it_appears_after_two_seconds():
     assert "2.0/8.0" not in text
 
 
-def test_none_without_a_terminal(tmp_path):
+@pytest.mark.parametrize("environment", [{}, {"FORCE_COLOR": "1"}])
+def test_none_without_a_terminal(tmp_path, environment):
     done = subprocess.run(
         [sys.executable, "-c", SAVE, str(tmp_path / "m"), "0"],
         cwd=ROOT,
-        env=os.environ | {"FORCE_COLOR": "1"},
+        env=os.environ | environment,
         capture_output=True,
         check=True,
     )

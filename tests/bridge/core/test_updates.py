@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import bridge
+import savedmodel
 from xla_call_module.errors import DtypeError, StructureError
 
 PARAMS = {"w": jnp.arange(3.0), "count": 0}
@@ -25,6 +26,77 @@ class State(NamedTuple):
 def train(state, x):
     w = state["w"] - 0.1 * jnp.mean(x)
     return {"w": w, "count": state["count"] + 1}, {"loss": jnp.sum(w**2)}
+
+
+def predict(state, x):
+    return state["w"].sum() + x
+
+
+def reset(state):
+    return {"w": jnp.zeros(3), "count": jnp.int32(0)}
+
+
+ARGS = {"train": "f32[b]", "predict": "f32[b]", "reset": ()}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("updates") / "model"
+    model = {"train": train, "predict": predict, "reset": reset}
+    bridge.save(model, folder, params=PARAMS, args=ARGS, updates={"train": 0, "reset": 0})
+    return folder
+
+
+def _values(loaded):
+    return {name: np.asarray(value) for name, value in loaded.params.items()}
+
+
+def test_a_call_in_tensorflow_assigns_and_returns_the_rest(written):
+    loaded = tf.saved_model.load(written)
+    state = PARAMS
+    for call in (loaded.signatures["train"], loaded.train):
+        got = call(x=tf.constant(X))
+        state, want = jax.jit(train)(state, X)
+        assert got.keys() == want.keys()
+        np.testing.assert_allclose(got["loss"], want["loss"], rtol=1e-6)
+        jax.tree.map(np.testing.assert_allclose, _values(loaded), dict(state))
+    np.testing.assert_allclose(
+        loaded.predict(tf.constant(X)), jax.jit(predict)(state, X), rtol=1e-6
+    )
+
+
+def test_a_signature_that_returns_nothing_else_has_one_scalar(written):
+    loaded = tf.saved_model.load(written)
+    loaded.train(tf.constant(X))
+    assert {name: bool(value) for name, value in loaded.signatures["reset"]().items()} == {
+        "updated": True
+    }
+    np.testing.assert_array_equal(_values(loaded)["w"], np.zeros(3))
+    loaded.train(tf.constant(X))
+    assert loaded.reset() is None
+    assert _values(loaded)["count"] == 0
+
+
+def test_what_tensorflow_compiles_has_the_same_bits(written):
+    plain, compiled = tf.saved_model.load(written), tf.saved_model.load(written)
+    step = tf.function(lambda x: compiled.train(x), jit_compile=True)
+    for _ in range(10):
+        np.testing.assert_array_equal(plain.train(tf.constant(X))["loss"], step(X)["loss"])
+    jax.tree.map(np.testing.assert_array_equal, _values(plain), _values(compiled))
+
+
+@pytest.mark.parametrize("way", ["function", "signature"])
+def test_outputs_have_gradients_at_the_state_before_the_step(written, way):
+    loaded = tf.saved_model.load(written)
+    x = tf.constant(X)
+    call = loaded.train if way == "function" else loaded.signatures["train"]
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = call(x=x)["loss"]
+    got = tape.gradient(loss, [loaded.params["w"], x])
+    want = jax.grad(lambda w, x: train({"w": w, "count": 0}, x)[1]["loss"], (0, 1))(PARAMS["w"], X)
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
 def test_a_part_of_the_parameters_is_assigned(tmp_path):
@@ -131,3 +203,25 @@ def test_signatures_and_padded_batches_are_checked(tmp_path):
         bridge.save({"train": train}, tmp_path / "m", updates=0, batch_buckets=(1, 8), **options)
     with pytest.raises(StructureError, match="no parameters that updates= could assign"):
         bridge.save(lambda x: (x, x), tmp_path / "m", args="f32[b]", updates=0)
+
+
+def test_copies_of_the_file_assign_as_it_does(written, tmp_path):
+    copies = tmp_path / "read", tmp_path / "retargeted"
+    savedmodel.write(savedmodel.read(written), copies[0])
+    made = bridge.retarget(written, to=copies[1], tensorflow="2.16", gradient_order=0)
+    assert "train(x: float32[b]) -> loss: float32[], for cpu, cuda, tpu, assigns 2 vari" in str(
+        made
+    )
+    for copy in copies:
+        loaded = tf.saved_model.load(copy)
+        loaded.signatures["train"](x=tf.constant(X))
+        loaded.train(x=tf.constant(X))
+        assert _values(loaded)["count"] == 2
+        assigned = {s.key: s.assigned for s in bridge.inspect(copy).signatures}
+        assert assigned == {"train": ("count", "w"), "predict": (), "reset": ("count", "w")}
+
+
+def test_onnx_has_the_new_values_as_outputs(written, tmp_path):
+    model = bridge.load(written).signatures["reset"].exported
+    made = bridge.save_onnx(model, tmp_path / "m.onnx", params=PARAMS)
+    assert [output.name for output in made.signatures[0].outputs] == ["count", "w"]

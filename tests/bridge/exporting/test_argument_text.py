@@ -65,6 +65,12 @@ def test_what_is_written_is_read(given):
 
 
 @_PATIENT
+@given(arguments, st.text(" \t\n", max_size=3))
+def test_space_around_commas_means_nothing(given, space):
+    assert parse_arguments(space + to_text(given).replace(",", f"{space},{space}")) == given
+
+
+@_PATIENT
 @given(st.text("f32bi[](){},:=' 0*NoneU", max_size=30))
 def test_any_text_is_read_or_refused(text):
     refusal = ""
@@ -155,6 +161,24 @@ def test_an_unknown_dtype(dtype):
         parse_arguments(f"{dtype}[3]")
 
 
+def test_symbols_are_shared_by_all_arguments():
+    (x, y), by_name = to_specs("f32[b,3], f32[2*b]", constraints=["b >= 4"])
+    assert by_name == {}
+    assert y.shape[0] == x.shape[0] * 2
+    assert x.shape[0] >= 4
+
+
+def test_specs_and_texts_together():
+    (b,) = export.symbolic_shape("b")
+    given = ({"x": jax.ShapeDtypeStruct((b, 2), "int32")}, "f32[b+1]", np.ones(3, np.float32))
+    (first, y, z), _ = to_specs(given)
+    x = first["x"]
+    assert (x.shape, x.dtype) == ((b, 2), np.int32)
+    assert y.shape == (b + 1,)
+    assert (z.shape, z.dtype) == ((3,), np.float32)
+    assert to_specs({"x": "f32[]"}) == ((), to_specs("x=f32[]")[1])
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
@@ -240,3 +264,10 @@ def test_typed_keys_of_the_command_and_in_onnx(tmp_path, monkeypatch):
     assert main(words) == 0
     inputs = bridge.to_onnx(place).graph.input
     assert {i.name: len(i.type.tensor_type.shape.dim) for i in inputs} == {"key": 1, "x": 2}
+
+
+def test_numbers_are_weakly_typed_scalars():
+    (whole, real, own), _ = to_specs((0, 2.5, np.float64(1)))
+    assert (whole.shape, whole.dtype.name, whole.weak_type) == ((), "int32", True)
+    assert (real.shape, real.dtype.name, real.weak_type) == ((), "float32", True)
+    assert (own.dtype.name, own.weak_type) == ("float32", False)

@@ -61,6 +61,11 @@ def test_a_function(tmp_path, wrap):
     assert [tensor.name for tensor in signature.inputs] == ["x"]
 
 
+def test_a_function_without_parameters(tmp_path):
+    bridge.save(jnp.sin, tmp_path / "m", args="f32[b,3]", platforms=["cpu"])
+    np.testing.assert_allclose(tf.saved_model.load(str(tmp_path / "m"))(X), np.sin(X), rtol=1e-6)
+
+
 @pytest.mark.parametrize("stage", ["trace", "lower"])
 def test_a_stage(tmp_path, stage):
     made = getattr(jax.jit(_predict), stage)(PARAMS, jax.ShapeDtypeStruct((5, 3), "float32"))
@@ -68,6 +73,18 @@ def test_a_stage(tmp_path, stage):
     loaded, names, _ = _load(tmp_path / "m")
     np.testing.assert_allclose(loaded(X), _predict(PARAMS, X), rtol=1e-6)
     assert names.keys() == {"w"}
+
+
+def test_keyword_arguments_and_specs(tmp_path):
+    spec = jax.ShapeDtypeStruct(export.symbolic_shape("b, 3"), "float32")
+
+    def with_scale(x, scale):
+        return _predict(PARAMS, x, scale=scale)
+
+    bridge.save(with_scale, tmp_path / "m", args={"x": spec, "scale": "f32[]"})
+    loaded = tf.saved_model.load(str(tmp_path / "m"))
+    found = loaded(x=X, scale=tf.constant(3.0))
+    np.testing.assert_allclose(found, _predict(PARAMS, X, scale=3.0), rtol=1e-6)
 
 
 def test_flax_linen(tmp_path):
@@ -147,6 +164,30 @@ def test_flax_nnx(tmp_path):
     assert trainable == {f"{layer}/{name}" for layer, names in layers.items() for name in names}
     with pytest.raises(StructureError, match="holds its parameters, and params= was passed"):
         bridge.save(network, tmp_path / "n", params=PARAMS, args="f32[b,3]")
+
+
+def test_a_method_of_an_nnx_module(tmp_path):
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Coder(nnx.Module):
+        def __init__(self, rngs):
+            self.linear = nnx.Linear(3, 2, rngs=rngs)
+
+        def encode(self, x):
+            return jnp.tanh(self.linear(x))
+
+    coder = Coder(nnx.Rngs(0))
+    bridge.save(coder.encode, tmp_path / "m", args="f32[b,3]")
+    loaded, names, _ = _load(tmp_path / "m")
+    np.testing.assert_allclose(loaded(X), coder.encode(X), rtol=1e-5)
+    assert names.keys() == {"linear/kernel", "linear/bias"}
+
+
+def test_statistics_that_nnx_updates(tmp_path):
+    nnx = pytest.importorskip("flax.nnx")
+    norm = nnx.BatchNorm(3, rngs=nnx.Rngs(0))
+    with pytest.raises(StructureError, match="BatchNorm changes its state, such as batch stat"):
+        bridge.save(norm, tmp_path / "m", args="f32[b,3]")
 
 
 def test_haiku(tmp_path):
@@ -293,6 +334,16 @@ def test_a_functional_keras_model(on_jax):
     assert results["length"].shape == (2, 7)
 
 
+def test_a_functional_keras_model_in_onnx(on_jax):
+    runtime = pytest.importorskip("onnxruntime")
+    expected = np.load(on_jax / "expected.npz")
+    session = runtime.InferenceSession(on_jax / "functional.onnx")
+    tokens = np.arange(10, dtype=np.int32).reshape(5, 2) % 4
+    names = [value.name for value in session.get_outputs()]
+    found = dict(zip(names, session.run(None, {"x": X, "tokens": tokens}), strict=True))
+    np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["subclassed", "layer"])
 def test_other_keras_models(on_jax, name):
     loaded, names, trainable = _load(on_jax / name)
@@ -345,6 +396,13 @@ def test_what_cannot_be_saved(tmp_path, model, options, error, message):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_is_exported_already_has_arguments(tmp_path):
+    exported = export.export(jax.jit(jnp.sin))(1.0)
+    for options in ({"args": "f32[]"}, {"platforms": ["cpu"]}):
+        with pytest.raises(StructureError, match=f"{next(iter(options))}= is for a function"):
+            bridge.save(exported, tmp_path / "m", **options)
+
+
 class TestSeveralFunctions:
     """A mapping from signature keys to functions that share their parameters."""
 
@@ -376,6 +434,11 @@ class TestSeveralFunctions:
         names = {k: list(s.inputs) for k, s in bridge.load(tmp_path / "m").signatures.items()}
         assert names == {"one": ["x"], "two": ["x", "y"]}
         assert source_file(model) is not None
+
+    def test_without_the_arguments_of_one(self, tmp_path):
+        model = {"one": jnp.sin, "two": jnp.cos}
+        with pytest.raises(StructureError, match=r"cos, a .*, is exported for .* args= is missing"):
+            bridge.save(model, tmp_path / "m", args={"one": "f32[b,3]"})
 
     def test_modules_of_different_parameters(self, tmp_path):
         nnx = pytest.importorskip("flax.nnx")

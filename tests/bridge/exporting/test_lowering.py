@@ -7,13 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
-from jax import export
+from jax import export, lax
 
 import bridge
 import xla_call_module.exported
+from bridge.chains.exported_order import carried_by
 from bridge.exporting.lowering import argument_names
 from xla_call_module.analyses.readable import is_plain
+from xla_call_module.errors import PlatformError
 from xla_call_module.exported import from_exported
+from xla_call_module.node import decode_node
 
 X = jax.ShapeDtypeStruct((4,), np.float32)
 MATRIX = jax.ShapeDtypeStruct((3, 3), np.float32)
@@ -91,6 +94,20 @@ def test_one_with_custom_calls_is_read(read, name):
     assert len(read) == 1
 
 
+def test_what_runs_on_several_devices_only_is_refused_at_the_first_call():
+    def gathered(x):
+        return jax.shard_map(
+            lambda x: lax.all_gather(x, "i", tiled=True),
+            mesh=jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,)),
+            in_specs=jax.P(),
+            out_specs=jax.P(),
+            check_vma=False,
+        )(x)
+
+    with pytest.raises(PlatformError, match=r"gathered computes all_gather with .*all_gather"):
+        bridge.convert(gathered)(tf.ones(4))
+
+
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_the_function_is_traced_once(wrapped):
     traced = []
@@ -103,3 +120,48 @@ def test_the_function_is_traced_once(wrapped):
     converted(tf.ones(3))
     tf.function(converted, autograph=False).get_concrete_function(tf.ones(3))
     assert len(traced) == 1
+
+
+def test_a_file_of_tensorflow_has_the_names_of_the_arguments(tmp_path):
+    module = tf.Module()
+    module.call = tf.function(
+        bridge.convert(lambda image, scale: image * scale), autograph=False
+    ).get_concrete_function(tf.ones(3), tf.ones(3))
+    tf.saved_model.save(module, str(tmp_path))
+    graph = tf.saved_model.load(str(tmp_path)).call.graph
+    nodes = [op.node_def for op in graph.get_operations() if op.type == "XlaCallModule"]
+    assert [spec.name for node in nodes for spec in decode_node(node).args] == ["image", "scale"]
+
+
+def _carried(function, *args):
+    return carried_by(export.export(jax.jit(function), platforms=EVERYWHERE)(*args))
+
+
+def test_a_tree_that_is_registered_later_is_carried():
+    class Pair:
+        def __init__(self, left, right):
+            self.parts = left, right
+
+    def total(pair):
+        return pair.parts[0] + pair.parts[1]
+
+    kind = object()  # which no file holds
+    jax.tree_util.register_pytree_node(Pair, lambda pair: (pair.parts, kind), lambda _, p: Pair(*p))
+    before = _carried(total, Pair(X, X))
+    export.register_pytree_node_serialization(
+        Pair,
+        serialized_name="tests.fresh_exports.Pair",
+        serialize_auxdata=lambda _: b"",
+        deserialize_auxdata=lambda _: kind,
+    )
+    assert _carried(total, Pair(X, X)) != before
+
+
+def test_a_calling_convention_that_jax_refuses():
+    before = jax.config.jax_export_calling_convention_version
+    jax.config.update("jax_export_calling_convention_version", 3)
+    try:
+        with pytest.raises(ValueError, match="calling convention version 3 is outside the range"):
+            bridge.convert(lambda x: x * 7)(tf.ones(4))
+    finally:
+        jax.config.update("jax_export_calling_convention_version", before)

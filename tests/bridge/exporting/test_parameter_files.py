@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from bridge.exporting.parameter_files import nest, read_parameters
+from bridge.exporting.parameter_files import nest, read_parameters, select
 from xla_call_module.errors import (
     DtypeError,
     FormatError,
@@ -39,6 +41,13 @@ def _assert_equal(found, expected):
 def test_npz(tmp_path, separator):
     np.savez(tmp_path / "p.npz", **{key.replace("/", separator): x for key, x in FLAT.items()})
     _assert_equal(read_parameters(tmp_path / "p.npz"), PARAMS)
+
+
+def test_another_separator(tmp_path):
+    np.savez(tmp_path / "p.npz", **{"mlp/~/linear_0:w": np.ones(2)})
+    found = read_parameters(tmp_path / "p.npz", separator=":")
+    _assert_equal(found, {"mlp/~/linear_0": {"w": np.ones(2)}})
+    assert read_parameters(tmp_path / "p.npz", separator="").keys() == {"mlp/~/linear_0:w"}
 
 
 def test_safetensors(tmp_path):
@@ -85,6 +94,12 @@ def test_pickles_are_not_read(tmp_path, name):
         read_parameters(tmp_path / name)
 
 
+def test_objects_in_an_archive_are_not_read(tmp_path):
+    np.savez(tmp_path / "p.npz", a=np.array([_Trap()], dtype=object))
+    with pytest.raises(FormatError, match=r"p\.npz is not a \.npz file of numbers.*Object arrays"):
+        read_parameters(tmp_path / "p.npz")
+
+
 def test_bits_without_a_dtype(tmp_path):
     np.savez(tmp_path / "p.npz", half=np.ones(2, jnp.bfloat16))
     with pytest.raises(DtypeError, match=r"has 'half' as \|V2.*\.safetensors"):
@@ -123,6 +138,47 @@ def test_what_is_not_installed(tmp_path, monkeypatch, module, name):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingDependencyError, match=re.escape(installing(module))):
         read_parameters(tmp_path / name)
+
+
+def test_two_arrays_in_one_place():
+    for arrays in ({"a": 1, "a/b": 2}, {"a/b": 1, "a": 2}):
+        with pytest.raises(StructureError, match=r"that of another one\. .*params-separator"):
+            nest(arrays)
+
+
+def test_a_part_of_the_parameters():
+    assert select(PARAMS, "layers/1/w") is PARAMS["layers"][1]["w"]
+    with pytest.raises(StructureError, match=r"no 'layers/2': there is no '2' among \['0', '1'\]"):
+        select(PARAMS, "layers/2")
+
+
+# Other programs may have the machine.
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+keys = st.text("abc01.~", min_size=1, max_size=4)
+nested = st.recursive(
+    st.integers(), lambda inner: st.dictionaries(keys, inner, min_size=1, max_size=3), max_leaves=8
+)
+
+
+def _paths(tree, path=()):
+    if not isinstance(tree, dict):
+        return {"/".join(path): tree}
+    return {k: v for key, sub in tree.items() for k, v in _paths(sub, (*path, key)).items()}
+
+
+def _as_lists(tree):
+    if not isinstance(tree, dict):
+        return tree
+    children = {key: _as_lists(child) for key, child in tree.items()}
+    numbered = sorted(children) == [str(number) for number in range(len(children))]
+    return [children[key] for key in sorted(children)] if numbered else children
+
+
+@_PATIENT
+@given(st.dictionaries(keys, nested, min_size=1, max_size=4))
+def test_paths_are_nested(tree):
+    assert nest(_paths(tree), separator="/") == _as_lists(tree)
 
 
 def test_a_list_has_the_order_of_its_numbers():

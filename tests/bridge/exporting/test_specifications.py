@@ -61,6 +61,41 @@ class TestAuto:
     def test_names(self, shapes, specs):
         assert _specify(*shapes) == specs
 
+    @given(st.lists(st.lists(st.none() | st.integers(0, 5), max_size=4).map(tuple), max_size=5))
+    def test_known_sizes_stay_and_unknown_ones_are_told_apart(self, shapes):
+        specs = _specify(*shapes)
+        names = [dim for spec in specs for dim in spec[1:] if not dim.isdecimal()]
+        assert len(set(names)) == len(names)
+        assert "b" not in names
+        for shape, spec in zip(shapes, specs, strict=True):
+            assert [dim if dim is None else str(dim) for dim in shape] == [
+                dim if dim.isdecimal() else None for dim in spec
+            ]
+            assert not shape or shape[0] is not None or spec[0] == "b"
+
+    def test_dimension_0_is_shared(self):
+        converted = bridge.convert(lambda x, *, y: x + y, polymorphic_shapes="auto")
+        assert _outputs(converted, [None, 3], y=[None, 3]) == (None, 3)
+        with pytest.raises(TypeError, match="incompatible shapes for broadcasting"):
+            _outputs(converted, [2, None], y=[2, None])
+
+    def test_it_is_checked_when_it_runs(self):
+        converted = bridge.convert(lambda x, y: x.sum() + y.sum(), polymorphic_shapes="auto")
+        run = tf.function(converted, input_signature=[tf.TensorSpec([None])] * 2)
+        assert run(tf.ones(2), tf.ones(2)).numpy() == 4
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match=r"size args\[1\]\.shape\[0\] \(= 3\) and the specification 'b' \(= 2\)",
+        ):
+            run(tf.ones(2), tf.ones(3))
+
+    def test_an_unknown_rank(self):
+        converted = bridge.convert(lambda x: x, polymorphic_shapes="auto")
+        with pytest.raises(
+            StructureError, match=r"args\[0\] has unknown rank.*To do: .*ensure_shap"
+        ):
+            _outputs(converted, None)
+
 
 class TestSpecifications:
     @pytest.mark.parametrize(
@@ -153,6 +188,12 @@ class TestSpecifications:
         ):
             run(tf.range(2.0))
 
+    def test_a_single_constraint(self):
+        converted = bridge.convert(
+            lambda x: x[3:], polymorphic_shapes="b", polymorphic_constraints="b >= 3"
+        )
+        assert converted(tf.ones(5)).shape == (2,)
+
     @pytest.mark.parametrize("constraint", ["b", "b >", "b >= 2 >= 1", "b >= (", ""])
     def test_no_constraint(self, constraint):
         with pytest.raises(
@@ -170,6 +211,13 @@ class TestNoSpecification:
         )
         with pytest.raises(StructureError, match=wanted):
             run.get_concrete_function({"x": [tf.TensorSpec([]), tf.TensorSpec([None, 3, None])]})
+
+    def test_an_unknown_rank(self):
+        wanted = r"args\[0\] arrived as float32\[\.\.\.\].*To do: .*ensure_shape.*'auto'.*'b, 3'\."
+        with pytest.raises(StructureError, match=wanted):
+            _outputs(bridge.convert(lambda x: x), None)
+        named = bridge.convert(lambda x: x, polymorphic_shapes="b, 3")
+        assert _outputs(named, None) == (None, 3)
 
     def test_an_exported_needs_none(self):
         """Sizes that are unknown while TensorFlow traces are checked when it runs."""
@@ -213,6 +261,23 @@ class TestResults:
     def test_they_are_as_static_as_the_arguments(self, x, y, shapes):
         assert _outputs(self._converted(), x, y) == shapes
 
+    def test_what_contradicts_is_refused_while_tracing(self):
+        with pytest.raises(
+            StructureError, match=r"args\[1\] .*float32\[c,n\], whose dimension 1 is 3"
+        ):
+            _outputs(self._converted(), [None, 3], [2, 4])
+
+    def test_gradients(self):
+        converted = bridge.convert(lambda x: (x @ x.T).sum(1), polymorphic_shapes="auto")
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 3])])
+        def gradient(x):
+            return tf.gradients(converted(x), x)[0]
+
+        assert tuple(gradient.get_concrete_function().structured_outputs.shape) == (None, 3)
+        expected = jax.grad(lambda x: (x @ x.T).sum())(np.eye(2, 3, dtype=np.float32))
+        np.testing.assert_array_equal(gradient(tf.eye(2, 3)), expected)
+
 
 class TestSizes:
     def test_one_export_for_all(self, mode):
@@ -247,6 +312,12 @@ class TestSizes:
             converted(*map(tf.ones, sizes))
         with pytest.raises(StructureError, match=match):
             _outputs(converted, *([size] for size in sizes))
+
+    def test_an_empty_batch_that_is_only_seen_when_it_runs(self):
+        converted = bridge.convert(lambda x: x + 1, polymorphic_shapes="b")
+        run = tf.function(converted, input_signature=[tf.TensorSpec([None])])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Expected value >= 1 for dimens"):
+            run(tf.ones(0))
 
 
 def test_options_of_an_exported():

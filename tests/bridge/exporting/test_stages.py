@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import enable_x64
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import bridge
 from bridge.exporting.stages import signature_of
 from xla_call_module import from_exported
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import PlatformError, ShardingError, StructureError
 
 X = np.linspace(0, 1, 3, dtype=np.float32)
 PARAMS = {"w": X + 1}
@@ -118,6 +119,13 @@ def test_shardings_of_a_traced_function_are_kept(said_by):
     assert found.out_shardings_jax(mesh) == expected.out_shardings_jax(mesh)
 
 
+def test_a_traced_function_is_not_run_again():
+    runs = []
+    traced = jax.jit(lambda x: (runs.append(x), x * 2)[1]).trace(X)
+    np.testing.assert_array_equal(bridge.exported_from_stage(traced).call(X), X * 2)
+    assert len(runs) == 1
+
+
 def test_a_lowered_function(tmp_path):
     lowered = jax.jit(function).trace(*ARGS, **KWARGS).lower()
     before = lowered.as_text()
@@ -132,6 +140,15 @@ def test_a_lowered_function(tmp_path):
     bridge.save(exported, tmp_path / "model", params=PARAMS)
     found = bridge.load(tmp_path / "model")(*ARGS[1:], **KWARGS)
     np.testing.assert_allclose(found["y"], EXPECTED, rtol=1e-6)
+
+
+def test_a_function_lowered_for_several_platforms():
+    fun = jax.jit(lambda x: jax.lax.platform_dependent(x, cpu=lambda x: x + 1, cuda=jnp.negative))
+    lowered = fun.trace(X).lower(lowering_platforms=("cuda", "cpu"))
+    exported = bridge.exported_from_stage(lowered, platforms=["cuda", "cpu"])
+    np.testing.assert_array_equal(exported.call(X), X + 1)
+    with pytest.raises(PlatformError, match="lowered for several of the platforms, not for cpu"):
+        bridge.exported_from_stage(lowered)
 
 
 def test_arguments_that_were_left_out():
@@ -149,6 +166,46 @@ def test_a_compiled_function():
         bridge.exported_from_stage(compiled)
 
 
+def test_something_else():
+    with pytest.raises(StructureError, match="function is not a stage of a jitted function"):
+        bridge.exported_from_stage(lambda x: x)
+
+
+def test_arguments_of_a_traced_function():
+    traced = jax.jit(jnp.sin).trace(X)
+    with pytest.raises(StructureError, match="Traced has its arguments already, and 1 more"):
+        bridge.exported_from_stage(traced, X)
+
+
+def test_several_devices():
+    mesh = jax.sharding.AbstractMesh((2,), ("x",))
+    spec = jax.ShapeDtypeStruct(
+        (4,), np.float32, sharding=jax.sharding.NamedSharding(mesh, jax.P("x"))
+    )
+    lowered = jax.jit(jnp.sin).trace(spec).lower(lowering_platforms=("cpu",))
+    with pytest.raises(ShardingError, match=r"lowered for 2 devices.*jax\.export\.export"):
+        bridge.exported_from_stage(lowered)
+
+
+def test_wide_dtypes_are_those_of_the_trace():
+    with enable_x64(True):
+        traced = jax.jit(lambda x: x * (1 + 1e-12) - x).trace(jax.ShapeDtypeStruct((2,), "float64"))
+        stages = (traced, traced.lower())
+        x = np.ones(2)
+    for stage in stages:
+        exported = bridge.exported_from_stage(stage)
+        assert [aval.dtype for aval in exported.in_avals] == [np.float64]
+        with enable_x64(True):
+            np.testing.assert_allclose(exported.call(x), 1e-12, rtol=1e-3)
+
+
+def test_a_callback():
+    """What it calls is gone when the lowered function is."""
+    lowered = jax.jit(lambda x: jax.pure_callback(np.sin, x, x)).lower(X)
+    with pytest.raises(StructureError, match="calls back to Python"):
+        bridge.exported_from_stage(lowered)
+
+
 def test_checks_to_leave_out():
     jitted = jax.jit(lambda x: jax.ffi.ffi_call("made_up", jax.ShapeDtypeStruct((3,), x.dtype))(x))
     for stage, args in ((jitted, (X,)), (jitted.trace(X), ())):
@@ -157,3 +214,11 @@ def test_checks_to_leave_out():
         checks = ["custom_call:made_up"]
         exported = bridge.exported_from_stage(stage, *args, disabled_checks=checks)
         assert [str(check) for check in exported.disabled_safety_checks] == checks
+
+
+def test_a_symbolic_shape():
+    spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b"), np.float32)
+    traced = jax.jit(jnp.sin).trace(spec)
+    with pytest.raises(StructureError, match=r"of shape \(b,\).*pass the traced function"):
+        bridge.exported_from_stage(traced.lower())
+    np.testing.assert_allclose(bridge.exported_from_stage(traced).call(X), np.sin(X), rtol=1e-6)

@@ -82,6 +82,22 @@ def test_what_jax_would_narrow_is_refused_where_a_value_is_lost(tmp_path, kind):
     assert bridge.load(tmp_path / "m").params["n"] == 7
 
 
+def test_damage_that_is_found_late_leaves_the_old_values(tmp_path):
+    params = {"a": np.zeros(4, np.float32), "b": np.zeros(3000, np.float32)}
+    bridge.save(lambda p, x: p["a"] * x, tmp_path / "m", params=params, args="f32[]")
+    before = (tmp_path / "m" / "variables" / "variables.index").read_bytes()
+    path = _write("npz", tmp_path, {key: value + 1 for key, value in params.items()})
+    data = bytearray(path.read_bytes())
+    data[data.index(b"b.npy") + 2000] ^= 1  # zip has a checksum of each member
+    path.write_bytes(data)
+    with pytest.raises(
+        FormatError, match=r"p\.npz is not a \.npz file.*Bad CRC-32.*To do: write it"
+    ):
+        bridge.update(tmp_path / "m", path)
+    assert (tmp_path / "m" / "variables" / "variables.index").read_bytes() == before
+    assert {entry.name for entry in tmp_path.iterdir()} == {"m", "p.npz"}
+
+
 def test_a_bool_and_a_dtype_of_safetensors_that_are_none(tmp_path):
     path = _write("safetensors", tmp_path, {"a": np.array([True, False])})
     data = path.read_bytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import re
 
 import equinox
 import flax.linen as nn
@@ -100,3 +101,23 @@ def test_every_kind_of_refusal(function, args, kind, match, tmp_path):
     with pytest.raises(kind, match=match) as caught:
         bridge.save(function, tmp_path / "m", args=args)
     assert isinstance(caught.value, InteropError) == (not match.startswith("^"))
+
+
+def test_pytrees_of_any_class_are_shown(tmp_path):
+    arguments = (Pair("f32[2]", None), {"k": ["f32[3]"]})
+    match = re.escape("for args='(f32[2], None), {k: [f32[3]]}'")
+    with pytest.raises(TypeError, match=match):
+        bridge.save(lambda p, d: p.a + d["k"][0], tmp_path / "m", args=arguments)
+
+
+def test_the_errors_of_a_function_stay_its_own(tmp_path):
+    def refuse(x):
+        raise ValueError(f"not for shapes such as {x.shape}")
+
+    def add(x):
+        return "1" + x.shape
+
+    for function, kind in ((refuse, ValueError), (add, TypeError)):
+        with pytest.raises(kind, match=r"shapes such as|can only concat") as caught:
+            bridge.save(function, tmp_path / "m", args="f32[3]")
+        assert not isinstance(caught.value, InteropError)

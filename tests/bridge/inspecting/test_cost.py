@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import enable_x64
 
 import bridge
 import savedmodel
 from bridge.cli.inspect_command import module_text
 from bridge.cli.main import main
 from bridge.inspecting.cost import costs_of_model, parse_sizes
-from xla_call_module.errors import PlatformError, StructureError
+from xla_call_module.errors import PlatformError, ShardingError, StructureError
 
 PARAMS = {"w": np.ones((16, 8), np.float32), "c": np.ones((8, 8), np.float32)}
 
@@ -69,6 +70,11 @@ def test_it_is_what_jax_says_of_the_original(model):
     assert cost.result_bytes == original.memory_analysis().output_size_in_bytes
 
 
+def test_the_batch_is_the_size_of_what_has_none(model):
+    (cost, _) = costs_of_model(model, batch=8, sizes={"s": 5})
+    assert cost.sizes == {"b": 8, "s": 5}
+
+
 def test_a_gradient_costs_more(model):
     first, second = (costs_of_model(model, order=order, batch=4)[0] for order in (0, 1))
     assert second.order == 1
@@ -84,6 +90,41 @@ def test_a_platform_that_is_not_at_hand(model):
     (cost,) = costs_of_model(static, platform="tpu")
     assert (cost.platform, cost.compiled, cost.peak_bytes) == ("tpu", False, None)
     assert cost.flops >= 2 * 4 * 6 * (16 * 8 + 8 * 8)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_symbolic_dimensions_for_a_platform_that_is_not_at_hand(model, order):
+    if jax.default_backend() != "cpu":
+        pytest.skip("there is an accelerator")
+    dynamic = savedmodel.SavedModel(model.signatures[:1], model.variables)
+    sizes = {"b": 4, "s": 3}
+    here, there = (
+        costs_of_model(dynamic, platform=platform, sizes=sizes, order=order)[0]
+        for platform in ("cpu", "cuda")
+    )
+    assert (there.platform, there.compiled, there.sizes) == ("cuda", False, sizes)
+    assert there.flops == pytest.approx(here.flops, rel=0.1)
+    assert there.transcendentals == here.transcendentals
+    assert (there.argument_bytes, there.peak_bytes) == (None, None)
+
+
+def test_several_devices(tmp_path):
+    mesh = jax.sharding.AbstractMesh((2,), ("d",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
+    exported = jax.export.export(jax.jit(jnp.sin, in_shardings=sharding))(np.zeros(4, np.float32))
+    bridge.save(exported, tmp_path / "m")
+    with pytest.raises(ShardingError, match="exported for 2 devices"):
+        costs_of_model(savedmodel.read(tmp_path / "m"))
+
+
+def test_wide_dtypes_and_keys(tmp_path):
+    with enable_x64(True):
+        exported = jax.export.export(
+            jax.jit(lambda x, key: x + jax.random.normal(key, (3,), jnp.float64))
+        )(np.zeros(3), jax.random.key(0))
+    bridge.save(exported, tmp_path / "m")
+    (cost,) = costs_of_model(savedmodel.read(tmp_path / "m"))
+    assert (cost.argument_bytes, cost.result_bytes) == (3 * 8 + 2 * 4, 3 * 8)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +188,15 @@ def test_the_module_as_text(file, model, capsys):
     shown = capsys.readouterr().err
     assert "no signature 'missing'" in shown
     assert "serving_default, static" in shown
+
+
+def test_large_constants_are_left_out_of_the_text(tmp_path):
+    values = np.arange(1000, dtype=np.float32)
+    exported = jax.export.export(jax.jit(lambda x: x + values))(values)
+    bridge.save(exported, tmp_path / "m")
+    text = module_text(tmp_path / "m")
+    assert "stablehlo.constant" in text
+    assert len(text) < 3000
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -108,6 +111,34 @@ def test_what_has_nothing_to_compute(folders, name):
         bridge.load(folders / name)
 
 
+def test_a_keras_model_with_a_layer(tmp_path):
+    """In a process of its own, since Keras takes its backend from the environment."""
+    code = """
+import jax, jax.numpy as jnp, numpy as np, sys
+import keras
+import bridge
+from bridge.keras import ExportedLayer
+x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 3"), "float32")
+layer = ExportedLayer(jax.export.export(jax.jit(jnp.tanh))(x))
+model = keras.Sequential([keras.Input((3,)), layer, keras.layers.Dense(2)])
+model.export(sys.argv[1], verbose=False)
+"""
+    path = str(tmp_path / "model")
+    done = subprocess.run(
+        [sys.executable, "-c", code, path],
+        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = bridge.inspect(path)
+    assert [s.key for s in report.graph.signatures] == ["serve", "serving_default"]
+    assert all(s.operations["MatMul"] == 1 for s in report.graph.signatures)
+    assert report.graph.calls[0].module.operations["stablehlo.tanh"] >= 1
+    assert [p.shape for p in report.parameters][:2] == [(3, 2), (2,)]
+
+
 @pytest.mark.parametrize("name", ["plain", "mixed", "more", "same", "nothing"])
 def test_it_is_shown(folders, name, tmp_path, capsys):
     path = folders / name
@@ -124,8 +155,19 @@ def test_it_is_shown(folders, name, tmp_path, capsys):
     assert "<h2>Graph</h2>" in page
 
 
+@pytest.mark.parametrize("name", ["session_graph", "bare_graph"])
+def test_files_without_an_object_graph(foreign, name):
+    report = bridge.inspect(foreign(name).folder)
+    assert report.signatures or report.graph.signatures
+
+
 def test_damage_is_told(folders, tmp_path):
     data = (folders / "plain" / "saved_model.pb").read_bytes()
     (tmp_path / "saved_model.pb").write_bytes(data[: len(data) // 2])
     with pytest.raises(FormatError, match=r"saved_model\.pb"):
         bridge.inspect(tmp_path)
+
+
+def test_a_file_of_this_package_has_no_graph_of_its_own(tmp_path):
+    bridge.save(jnp.sin, tmp_path / "m", args="f32[3]")
+    assert bridge.inspect(tmp_path / "m").graph is None

@@ -111,6 +111,13 @@ def test_it_shows_what_the_report_has(page):
         assert part in text
 
 
+def test_every_release_is_drawn(page):
+    texts = re.findall(r"<title>TensorFlow (\S+): ([^<]*)</title>", page)
+    assert [name for name, _ in texts] == [f"2.{minor}" for minor in range(14, 22)]
+    reading = [name for name, why in texts if why == "reads the file"]
+    assert reading == [f"2.{minor}" for minor in range(int(ERF[2:]), 22)]
+
+
 def test_the_areas_fill_the_picture(report):
     areas = areas_of(report)
     assert [area.bytes for area in areas] == sorted((a.bytes for a in areas), reverse=True)
@@ -120,6 +127,12 @@ def test_the_areas_fill_the_picture(report):
 def _drawn(picture):
     sizes = re.findall(r'<rect [^>]*width="([\d.]+)" height="([\d.]+)"', picture)
     return sum(float(width) * float(height) for width, height in sizes)
+
+
+def test_a_file_without_variables(tmp_path):
+    exported = jax.export.export(jax.jit(lambda: jnp.zeros(())))()
+    bridge.save(exported, tmp_path / "m", gradient_order=0)
+    ElementTree.fromstring(to_html(bridge.inspect(tmp_path / "m")).removeprefix("<!DOCTYPE html>"))
 
 
 def test_elements_escape_what_is_text():

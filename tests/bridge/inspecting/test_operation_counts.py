@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from jax import export, lax
 
 import bridge
+from bridge.cli.main import main
 from bridge.inspecting.report_facts import operation_lines
 
 
@@ -51,3 +54,17 @@ def test_a_module_that_is_the_same_everywhere_is_counted_once(tmp_path):
     assert count.platforms == ("cpu", "cuda", "tpu")
     assert count.operations == order.operations
     assert operation_lines([order]) == ["function on cpu, cuda, tpu: 1 stablehlo.sine"]
+
+
+def test_they_are_shown(folder, tmp_path, capsys):
+    assert main(["inspect", str(folder)]) == 0
+    text = capsys.readouterr().out
+    assert "operations, function on cpu: " in text
+    assert "operations, gradient 1 on cuda, tpu: " in text
+    assert main(["inspect", str(folder), "--json"]) == 0
+    orders = json.loads(capsys.readouterr().out)["signatures"][0]["orders"]
+    assert [len(order["counts"]) for order in orders] == [2, 2]
+    assert main(["inspect", str(folder), "--html", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "function on cpu" in page
+    assert "gradient 1 on cuda, tpu" in page

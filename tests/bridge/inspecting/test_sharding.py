@@ -111,12 +111,35 @@ def test_each_device_has_the_part_that_jax_gives_it(spec):
     assert list(array.axes) == wanted
 
 
+def test_one_device_has_no_mesh():
+    call = from_exported(jax.export.export(jax.jit(jnp.sin))(X))
+    with open_module(call.module) as module:
+        assert read_shardings(call, module) is None
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     specs = [SPEC("data", None), SPEC(None, "<b>")]
     folder = tmp_path_factory.mktemp("sharded") / "m"
     bridge.save(_export(specs, names=("data", "<b>")), folder)
     return bridge.inspect(folder)
+
+
+def test_the_text_draws_the_mesh(saved):
+    console = Console(file=io.StringIO(), width=100)
+    print_report(saved, console)
+    text = console.file.getvalue()
+    assert "mesh of 8 devices: data 4 x <b> 2 (Shardy)" in text
+    assert "in args[0] [32,8]: split by (data, whole), 4 x 1 parts" in text
+    assert "out result [32,16]: whole on every device" in text
+    assert re.search(r"data=3 +3 +3\n", text)
+
+
+def test_the_page_draws_the_mesh(saved):
+    page = to_html(saved)
+    assert "mesh of 8 devices: data 4 x &lt;b&gt; 2 (Shardy)" in page
+    picture = re.search(r"<svg[^>]*><title>Which part of args\[0\].*?</svg>", page)[0]
+    assert re.findall(r"<title>part (\d)</title>", picture) == list("00112233")
 
 
 @pytest.fixture(scope="module")

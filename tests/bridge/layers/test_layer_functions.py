@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -29,6 +30,19 @@ def test_the_installed_tensorflow_runs_every_order_as_it_stands(release):
     assert max(made.since) <= release.tensorflow
     for call in made.chain:
         assert call.stablehlo_version <= release.stablehlo
+
+
+def test_a_composite_is_kept_where_none_is_installed_that_lacks_it():
+    assert make(exponential).since == ((2, 18), (2, 18))
+    assert make(exponential, installed=parse_release("2.18")).since == ((2, 18), (2, 18))
+    assert make(exponential, tensorflow="2.17").since == ((2, 17), (2, 17))
+
+
+def test_what_is_for_any_release_stays_so_where_a_new_one_is_installed():
+    any_release = make(jnp.tanh)
+    installed = make(jnp.tanh, installed=RELEASES[-1])
+    assert any_release.since == installed.since == ((2, 14), (2, 14))
+    assert installed == any_release
 
 
 def test_the_sizes_are_compared_in_the_form_of_the_release():

@@ -63,6 +63,13 @@ def test_a_stateful_model_goes_on_as_tensorflow_does(written):
     assert repr(live.train) == "train(x: float32[3])"
 
 
+def test_stateful_models_of_one_file_have_their_own_parameters(written):
+    model = bridge.load(written)
+    one, other = model.stateful(), model.stateful()
+    one.train(X)
+    assert (one.params["n"], other.params["n"], model.params["n"]) == (1, 0, 0)
+
+
 def test_gradients_are_those_of_outputs_and_of_the_new_state(written):
     exported = bridge.load(written).signatures["train"].exported
 

@@ -80,6 +80,18 @@ def test_any_keys(tree, tmp_path_factory):
     _check(folder / "again", params)
 
 
+def test_all_of_them(tmp_path):
+    params = {key: np.float32(number) for number, key in enumerate(PARTS) if key != ".ATTRIBUTES"}
+    exported = jax.export.export(jax.jit(lambda p, x: jax.tree.map(lambda w: w * x, p)))(
+        params, jax.ShapeDtypeStruct((), "float32")
+    )
+    bridge.save(exported, tmp_path / "m", params=params)
+    loaded = _check(tmp_path / "m", params)
+    tf.saved_model.save(loaded, tmp_path / "again", signatures=loaded.signatures)
+    again = _check(tmp_path / "again", params)
+    assert {key: value.numpy() for key, value in again.params.items()} == params
+
+
 @pytest.mark.parametrize("key", [".ATTRIBUTES", "a.ATTRIBUTES", "a/.ATTRIBUTES"])
 @pytest.mark.parametrize("below", [False, True])
 def test_a_key_that_tensorflow_cannot_load(tmp_path, key, below):

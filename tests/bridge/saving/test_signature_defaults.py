@@ -61,6 +61,17 @@ def test_tensorflow_reads_what_is_in_the_signature(folder):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("given", [{}, {"scale": np.float32(1)}], ids=["none", "some"])
+def test_a_session_takes_them_for_what_is_not_fed(folder, given):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
+        definition = meta_graph.signature_def["serving_default"]
+        feeds = {definition.inputs[name].name: value for name, value in {"x": X, **given}.items()}
+        got = session.run(definition.outputs["y"].name, feeds)
+    want = WANT if not given else X + 6.5
+    np.testing.assert_array_equal(got, want)
+
+
 def test_jax_takes_them_for_inputs_by_name(folder):
     model = bridge.load(folder)
     np.testing.assert_array_equal(model(x=X)["y"], WANT)
@@ -75,6 +86,19 @@ def test_jax_takes_them_for_inputs_by_name(folder):
 def scaled_by_default(x):
     half = jnp.bfloat16(0.5)
     return scaled(x, jnp.float32(2.5), jnp.array([1, 2, 3]), half=half)["y"]
+
+
+def test_tensorflow_itself_wants_all_inputs_of_its_python_signatures(folder):
+    call = tf.saved_model.load(folder).signatures["serving_default"]
+    all_given = {name: tf.constant(value) for name, value in {"x": X, **_arrays()}.items()}
+    np.testing.assert_array_equal(call(**all_given)["y"], WANT)
+    with pytest.raises(TypeError, match="missing"):
+        call(x=tf.constant(X))
+
+
+def _arrays():
+    dtypes = {"scale": "float32", "shift": "int32", "half": ml_dtypes.bfloat16}
+    return {name: np.asarray(value, dtypes[name]) for name, value in DEFAULTS.items()}
 
 
 def test_a_copy_and_several_signatures(folder, exported, tmp_path):
@@ -96,9 +120,15 @@ def test_a_copy_and_several_signatures(folder, exported, tmp_path):
         )
 
 
+def test_names_that_were_chosen(exported, tmp_path):
+    bridge.save(exported, tmp_path / "m", inputs={"scale": "factor"}, defaults={"factor": 2})
+    assert list(_definition(tmp_path / "m").defaults) == ["factor"]
+
+
 def test_in_a_padded_signature(exported, tmp_path):
     bridge.save(exported, tmp_path / "m", defaults=DEFAULTS, batch_buckets=(4,))
     np.testing.assert_array_equal(bridge.load(tmp_path / "m")(x=X)["y"], WANT)
+    test_a_session_takes_them_for_what_is_not_fed(tmp_path / "m", {})
 
 
 @pytest.mark.parametrize(

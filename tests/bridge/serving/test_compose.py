@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -16,7 +18,7 @@ import bridge
 import bridge.serving
 from bridge.cli.main import main
 from tests.tensorflow_modes import run_session
-from xla_call_module.errors import DtypeError, InteropError, StructureError
+from xla_call_module.errors import DtypeError, InteropError, StructureError, installing
 
 
 def compose(*args, **options):
@@ -240,6 +242,14 @@ class TestTokenizer:
         bare = loaded.signatures["bare"](ids=tf.constant(IDS), scale=tf.constant(0.5))
         np.testing.assert_array_equal(loaded.bare(ids=IDS, scale=np.float32(0.5)), bare["output_0"])
 
+    def test_its_parameters_have_gradients(self, folder):
+        model = bridge.load(folder)
+        bare = model.signatures["bare"]
+        found = jax.grad(lambda p: bare.exported.call(p, IDS, np.float32(1))[:, 0].sum())
+        names = dict(zip(bare.variable_names, jax.tree.leaves(found(bare.params)), strict=True))
+        want = jax.grad(lambda p: network(p, IDS, 1.0)[:, 0].sum())(weights())
+        np.testing.assert_allclose(names["w"], want["w"], rtol=1e-4, atol=1e-6)
+
     def test_verify_says_what_it_does_not_compare(self, folder, preloaded):
         # Where the scale is huge, the order of the products decides what overflows.
         probes = ("random", "zeros", "ones", "negative", "nan", "inf")
@@ -253,6 +263,25 @@ class TestTokenizer:
         (row,) = report.rows
         assert (row.signature, row.problem) == ("serving_default", "")
         assert row.inputs == "given, around JAX"
+
+    def test_a_process_without_the_functions(self, folder, preloaded_python):
+        code = (
+            "import sys, tensorflow as tf\n"
+            "call = tf.saved_model.load(sys.argv[1]).signatures['serving_default']\n"
+            "got = call(text=tf.constant(['good day']), scale=tf.constant(0.5))\n"
+            "assert 'bridge' not in sys.modules\n"
+            "print(got['scores'].numpy().tolist())\n"
+        )
+        done = subprocess.run(
+            [preloaded_python, "-c", code, folder], capture_output=True, text=True, check=True
+        )
+        want = jitted(weights(), IDS[:1], np.float32(0.5))
+        np.testing.assert_allclose(eval(done.stdout), want, rtol=1e-5)
+
+    def test_published(self, folder, tmp_path):
+        published = bridge.serving.publish(folder, tmp_path / "base")
+        got = run_session(published.path, "serving_default", {"text": TEXT})
+        np.testing.assert_allclose(got["scores"], jitted(weights(), IDS, np.float32(2)), rtol=1e-5)
 
 
 def test_images(tmp_path):
@@ -322,6 +351,18 @@ class TestExamples:
         assert got["x"].numpy().tolist() == [[1, 0], [1, 2]]
         assert got["flag"].numpy().tolist() == [[True, True], [False, True]]
         assert got["i"].numpy().tolist() == [[1, 201], [2, 201]]
+
+    def test_features_for_preprocess(self, plain, tmp_path):
+        tokenize = tokenizer(tmp_path)
+        folder = compose(
+            plain,
+            tmp_path / "m",
+            preprocess=lambda words: tokenize(tf.squeeze(words, 1)),
+            examples={"words": tf.io.FixedLenFeature([1], tf.string)},
+        )
+        requests = [example(words=text) for text in TEXT]
+        got = run_session(folder, "serving_default", {"examples": requests})["output_0"]
+        np.testing.assert_allclose(got, jitted(weights(), IDS, np.float32(2)), rtol=1e-5)
 
     def test_ragged_features(self, plain, tmp_path):
         folder = compose(
@@ -546,6 +587,26 @@ def test_where_a_table_may_be(plain, tmp_path, make):
     np.testing.assert_allclose(got, jitted(weights(), IDS, scale), rtol=1e-5)
 
 
+def test_one_input_by_an_input_signature(tmp_path):
+    (b,) = export.symbolic_shape("b")
+    exported = export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((b,), "float32"))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="number")])
+    def parse(number):
+        return tf.strings.to_number(number)
+
+    folder = compose(exported, tmp_path / "m", preprocess=parse)
+    got = run_session(folder, "serving_default", {"number": ["1", "2.5"]})["output_0"]
+    np.testing.assert_allclose(got, np.sin(np.float32([1, 2.5])), rtol=1e-6)
+
+
+def test_nothing_around_it_renames_nothing(plain, tmp_path):
+    folder = compose(plain, tmp_path / "m")
+    got = run_session(folder, "serving_default", {"ids": IDS})["output_0"]
+    np.testing.assert_allclose(got, jitted(weights(), IDS, np.float32(2)), rtol=1e-5)
+    assert set(bridge.load(folder).signatures) == {"serving_default", "bare"}
+
+
 def test_defaults_of_the_request(plain, tmp_path):
     tokenize = tokenizer(tmp_path)
 
@@ -613,6 +674,10 @@ class TestRefused:
             compose(plain, tmp_path / "m", **options)
         assert list(tmp_path.iterdir()) == []
 
+    def test_an_address(self, plain):
+        with pytest.raises(StructureError, match="compose to a folder, and publish"):
+            compose(plain, "gs://bucket/model")
+
     def test_a_folder_that_is_there(self, plain, tmp_path):
         (tmp_path / "m").mkdir()
         with pytest.raises(InteropError, match="exists"):
@@ -621,6 +686,22 @@ class TestRefused:
         assert (tmp_path / "m" / "saved_model.pb").is_file()
         with pytest.raises(StructureError, match="which is taken or not a valid name"):
             compose(compose(plain, tmp_path / "n"), tmp_path / "o")
+
+
+def test_importing_it_imports_no_tensorflow():
+    code = "import bridge.serving, sys; assert not {'tensorflow', 'jax'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_tensorflow():
+    code = (
+        "import sys; sys.modules['tensorflow'] = None\n"
+        "import bridge.serving\n"
+        "try: bridge.serving.compose\n"
+        "except bridge.InteropError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert installing("tensorflow") in done.stdout
 
 
 def test_a_manifest_and_what_a_function_closes_over(tmp_path):

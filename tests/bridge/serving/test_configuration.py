@@ -16,8 +16,10 @@ import savedmodel
 from bridge.serving import Batching, ModelConfig, publish, write_configs
 from bridge.serving.messages import BatchingParameters, MonitoringConfig
 from bridge.serving.signatures import read_signatures
+from savedmodel.files.records import record_sizes
 from tests.bridge.serving.conftest import PARAMS, export
-from tests.bridge.serving.test_warmup import _saved, _specs
+from tests.bridge.serving.test_warmup import _requests, _saved, _specs
+from xla_call_module.analyses.constraints import SizeConstraint
 from xla_call_module.errors import StructureError
 from xla_call_module.stablehlo.refining import refine_results
 
@@ -64,6 +66,16 @@ def test_publish_writes_what_a_server_is_started_with(exported, tmp_path):
     assert _batching(own) == parameters
 
 
+def test_what_a_user_has_edited_stays(saved, tmp_path):
+    for name in ("models.config", "monitoring.config", "batching_parameters.txt"):
+        (tmp_path / name).write_text("")
+    publish(saved, tmp_path, batching=(2, 4))
+    assert (tmp_path / "models.config").read_text() == ""
+    assert (tmp_path / "monitoring.config").read_text() == ""
+    sizes = _batching((tmp_path / "batching_parameters.txt").read_text()).allowed_batch_sizes
+    assert list(sizes) == [2, 4]
+
+
 def test_all_batching_parameters(saved, tmp_path):
     given = {
         "allowed_batch_sizes": [4, 16],
@@ -84,6 +96,16 @@ def test_all_batching_parameters(saved, tmp_path):
     publish(saved, tmp_path, batching=replace(Batching(**given), thread_pool_name=None))
     found = _batching((tmp_path / "batching_parameters.txt").read_text())
     assert not found.HasField("thread_pool_name")
+
+
+def test_parameters_without_sizes_allow_those_of_warmup(saved, tmp_path):
+    publish(saved, tmp_path, warmup=(4, 2), batching={"batch_timeout_micros": 0})
+    found = _batching((tmp_path / "batching_parameters.txt").read_text())
+    assert list(found.allowed_batch_sizes) == [2, 4]
+    assert found.batch_timeout_micros.value == 0
+    publish(saved, tmp_path, warmup=(4, 2), batching={"max_batch_size": 64})
+    found = _batching((tmp_path / "batching_parameters.txt").read_text())
+    assert (list(found.allowed_batch_sizes), found.max_batch_size.value) == ([], 64)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +204,27 @@ def test_images_of_different_sizes_have_a_warning(tmp_path):
     publish(lambda x: x, tmp_path, args="f32[b,2*b]", batching=(1, 8))
 
 
+def test_examples_are_repeated_to_each_allowed_size(saved, tmp_path):
+    rows = np.arange(9, dtype=np.float32).reshape(3, 3)
+    published = publish(saved, tmp_path, warmup=[rows, rows[:1]], batching=(1, 2, 8))
+    found = {len(r): r for request in _requests(Path(published)) for r in _arrays(request)}
+    assert sorted(found) == [1, 2, 3, 8]
+    assert np.array_equal(found[8], np.concatenate([rows, rows, rows[:2]]))
+    assert np.array_equal(found[2], rows[:2])
+
+
+def _arrays(request):
+    import tensorflow as tf
+
+    return [tf.make_ndarray(proto) for proto in request.inputs.values()]
+
+
+def test_a_request_larger_than_a_batch_would_fail(saved, tmp_path):
+    with pytest.raises(StructureError, match=r"has 9 rows, and the largest allowed.* is 8"):
+        publish(saved, tmp_path, warmup=(1, 9), batching=(1, 8))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_configurations_of_several_models(tmp_path):
     models = [
         ModelConfig("all", "/models/all", "all"),
@@ -243,6 +286,22 @@ def test_models_need_names_of_their_own(tmp_path, models):
         write_configs(tmp_path, models)
 
 
+@pytest.mark.parametrize(
+    ("text", "values", "holds"),
+    [
+        ("b>=8", {"b": 8}, True),
+        ("b>=8", {"b": 7}, False),
+        ("a + b <= 2*c", {"a": 1, "b": 1, "c": 1}, True),
+        ("a + b <= 2*c", {"a": 2, "b": 1, "c": 1}, False),
+        ("4*floordiv(b, 4) == b", {"b": 6}, False),
+        ("b>=8", {"a": 1}, None),
+        ("something else", {}, None),
+    ],
+)
+def test_constraints(text, values, holds):
+    assert SizeConstraint(text).holds(values) is holds
+
+
 def _accepts(function, *arguments, **options):
     try:
         function(*arguments, **options)
@@ -277,6 +336,24 @@ def test_sizes_are_taken_as_the_module_takes_them(tmp_path, shape, constraints):
     examples = [size for size in sizes if _accepts(signature.check_shapes, {"x": (size, 3)})]
     if shape != "5, 3":  # static sizes are compared before
         assert examples == ours
+
+
+def test_constraints_of_several_platforms(tmp_path):
+    dims = jax.export.symbolic_shape("b, 3", constraints=("b>=8",))
+    spec = jax.ShapeDtypeStruct(dims, "float32")
+    exported = jax.export.export(jax.jit(lambda x: -x), platforms=["cpu", "tpu"])(spec)
+    with pytest.raises(StructureError, match="constraint b>=8"):
+        publish(exported, tmp_path, gradient_order=0, warmup=(1,))
+
+
+def test_a_published_folder_is_inspected_whole(exported, tmp_path):
+    published = publish(exported, tmp_path, params=PARAMS, warmup=(1, 8), batching=True)
+    report = bridge.inspect(published)
+    assert report.warmup.records == 2
+    assert list(record_sizes(Path(published, report.warmup.path)))
+    assert {file.path for file in report.files} >= {report.warmup.path, "saved_model.pb"}
+    bridge.save(exported, published, params=PARAMS, overwrite=True)
+    assert bridge.inspect(published).warmup is None
 
 
 @pytest.mark.parametrize("buckets", [(4, 1), {"rows": (4, 1)}])

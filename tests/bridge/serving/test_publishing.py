@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import get_type_hints
 
+import jax
 import numpy as np
 import pytest
 
@@ -92,10 +93,43 @@ def test_the_next_number_follows_the_highest_of_any_form(saved, tmp_path):
         publish(saved, tmp_path, version=7)
 
 
+def test_a_version_can_be_chosen(saved, tmp_path):
+    assert publish(saved, tmp_path, version=1700000000).version == 1700000000
+    assert publish(saved, tmp_path, version=5).version == 5
+    assert publish(saved, tmp_path).version == 1700000001
+    before = _contents(tmp_path / "5")
+    with pytest.raises(StructureError, match=r"has a version 5 already, and a version never"):
+        publish(saved, tmp_path, version=5)
+    assert _contents(tmp_path / "5") == before
+
+
 def test_it_takes_what_save_and_compose_take():
     taken = {name for f in (bridge.save, compose) for name in inspect.signature(f).parameters}
     others = {"model", "path", "overwrite", "options", "signature", "bare"}
     assert set(get_type_hints(publishing.PublishOptions)) == taken - others
+
+
+def test_several_signatures_and_options_reach_save(exported, tmp_path):
+    doubled = jax.export.export(jax.jit(lambda p, x: x * p["w"][0, 1]))(PARAMS, np.float32(1))
+    published = publish(
+        {"serving_default": exported, "doubled": doubled},
+        tmp_path,
+        params=PARAMS,
+        gradient_order=0,
+        outputs={"doubled": ["y"]},
+        num_shards=2,
+    )
+    signatures = {found.key: found for found in bridge.inspect(published).signatures}
+    assert signatures.keys() == {"doubled", "serving_default"}
+    assert signatures["doubled"].outputs[0].name == "y"
+    assert len(list(Path(published, "variables").glob("*.data-*-of-00002"))) == 2
+
+
+def test_the_same_model_gives_the_same_bytes(exported, tmp_path):
+    options = {"params": PARAMS, "gradient_order": 0, "warmup": (1, 4), "batching": True}
+    for _ in range(2):
+        publish(exported, tmp_path, **options)
+    assert _contents(tmp_path / "1") == _contents(tmp_path / "2")
 
 
 def test_a_folder_is_copied_as_it_is(saved, tmp_path):
@@ -127,6 +161,14 @@ def test_a_manifest_holds_for_what_is_published(exported, tmp_path):
     assert _visible(tmp_path) == [1, 2, 3]
 
 
+def test_the_last_number_has_no_next(saved, tmp_path):
+    (tmp_path / str(2**63 - 1)).mkdir()
+    with pytest.raises(StructureError, match="9223372036854775807, the highest possible"):
+        publish(saved, tmp_path)
+    (tmp_path / str(2**63 - 1)).rename(tmp_path / "-5")
+    assert publish(saved, tmp_path).version == 1
+
+
 def test_nothing_is_visible_until_all_is_there(exported, tmp_path, monkeypatch):
     seen = []
 
@@ -141,6 +183,12 @@ def test_nothing_is_visible_until_all_is_there(exported, tmp_path, monkeypatch):
     assert len(seen) == 1
     assert parse_version(seen[0]) is None
     assert os.listdir(tmp_path) == []
+
+
+def test_a_refused_model_leaves_nothing(exported, tmp_path):
+    with pytest.raises(StructureError, match="params has the structure"):
+        publish(exported, tmp_path / "base", params={"other": 1})
+    assert os.listdir(tmp_path / "base") == []
 
 
 _HANGS = """
@@ -174,6 +222,41 @@ def test_a_killed_publisher_leaves_nothing_visible(saved, tmp_path):
 def _age(folder):
     then = time.time() - 3600
     os.utime(folder, (then, then))
+
+
+_PUBLISHES = """
+import sys
+from bridge.serving import publish
+print("ready", flush=True)
+sys.stdin.readline()
+options = {"warmup": (1,), "batching": True}
+print(*(publish(sys.argv[1], sys.argv[2], force=True, **options).version for _ in range(5)))
+assert "tensorflow" not in sys.modules
+"""
+
+
+def test_publishers_at_once_never_collide(saved, tmp_path):
+    base = tmp_path / "base"
+    command = [sys.executable, "-c", _PUBLISHES, str(saved), str(base)]
+    processes = [
+        subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    assert [process.stdout.readline() for process in processes] == ["ready\n"] * 3
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    printed = [process.communicate()[0] for process in processes]
+    numbers = [list(map(int, text.split())) for text in printed]
+    assert all(mine == sorted(mine) for mine in numbers)
+    assert sorted(n for mine in numbers for n in mine) == list(range(1, 16)) == _visible(base)
+    assert [process.returncode for process in processes] == [0] * 3
+    files = {"models.config", "monitoring.config", "batching_parameters.txt"}
+    assert {*os.listdir(base)} == files | {str(number) for number in range(1, 16)}
+    whole = _contents(base / "1")
+    assert all(_contents(base / str(number)) == whole for number in range(2, 16))
 
 
 def test_publishers_that_remove_at_once(saved, tmp_path):
@@ -211,6 +294,21 @@ def test_a_number_that_was_removed_is_not_taken_again(saved, tmp_path, monkeypat
     assert _visible(tmp_path) == [3]
 
 
+def test_only_one_of_two_gets_a_chosen_number(saved, tmp_path, monkeypatch):
+    # The other one comes between the first look and the rename.
+    count_records = publishing._count_records
+
+    def and_another(folder):
+        monkeypatch.setattr(publishing, "_count_records", count_records)
+        publish(saved, tmp_path, version=4)
+        return count_records(folder)
+
+    monkeypatch.setattr(publishing, "_count_records", and_another)
+    with pytest.raises(StructureError, match="has a version 4 already"):
+        publish(saved, tmp_path, version=4)
+    assert os.listdir(tmp_path) == ["4"]
+
+
 @pytest.mark.parametrize(("keep", "left"), [(1, [6]), (3, [4, 5, 6]), (9, [1, 2, 3, 4, 5, 6])])
 def test_old_versions_are_removed_by_count(saved, tmp_path, keep, left):
     for _ in range(5):
@@ -220,6 +318,13 @@ def test_old_versions_are_removed_by_count(saved, tmp_path, keep, left):
     assert _visible(tmp_path) == left
     assert published.removed == tuple(sorted({*range(1, 7)} - {*left}))
     assert sorted(os.listdir(tmp_path)) == sorted([*map(str, left), "7a"])
+
+
+def test_neither_the_highest_nor_the_new_version_is_removed(saved, tmp_path):
+    for version in (3, 7, 9):
+        publish(saved, tmp_path, version=version)
+    assert publish(saved, tmp_path, version=5, keep=1).removed == (3, 7)
+    assert _visible(tmp_path) == [5, 9]
 
 
 def test_a_number_that_is_no_model_is_not_removed(saved, tmp_path):
@@ -286,6 +391,11 @@ def test_a_rollback_to_what_is_not_there(saved, tmp_path, to):
         rollback(tmp_path, to=to)
 
 
+def test_a_rollback_of_nothing(tmp_path):
+    with pytest.raises(StructureError, match="has the versions none, and none before them"):
+        rollback(tmp_path)
+
+
 def test_a_damaged_record_of_a_rollback(saved, tmp_path):
     publish(saved, tmp_path)
     publish(saved, tmp_path)
@@ -318,6 +428,34 @@ def test_wrong_arguments(saved, tmp_path, options, message):
     with pytest.raises(StructureError, match=message):
         publish(saved, tmp_path, **options)
     assert _visible(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["arg", "overwrite", "unknown"])
+def test_keywords_that_it_does_not_take(saved, tmp_path, name):
+    hint = r"\. Did you mean 'args'\?$" if name == "arg" else "$"
+    with pytest.raises(TypeError, match=f"got an unexpected keyword argument {name!r}{hint}"):
+        publish(saved, tmp_path, **{name: True})
+
+
+def test_a_version_that_goes_while_it_is_copied(saved, tmp_path, monkeypatch):
+    publish(saved, tmp_path)
+    publish(saved, tmp_path)
+    copy = base_path.copy_files
+
+    def and_remove(source, target):
+        publish(saved, tmp_path, keep=1)
+        copy(source, target)
+
+    monkeypatch.setattr(base_path, "copy_files", and_remove)
+    with pytest.raises((StructureError, FileNotFoundError), match="1"):
+        rollback(tmp_path)
+    assert _visible(tmp_path) == [3]
+    monkeypatch.setattr(
+        base_path, "copy_files", lambda source, target: publish(saved, tmp_path, keep=1)
+    )
+    publish(saved, tmp_path)
+    with pytest.raises(StructureError, match="3 was removed while it was copied"):
+        rollback(tmp_path)
 
 
 def test_wrong_places(saved, tmp_path):
@@ -400,6 +538,15 @@ class TestWeights:
         rollback(tmp_path)
         assert publish(None, tmp_path, weights={"w": PARAMS["w"]}).copy_of is None
         assert rollback(tmp_path).copy_of == 1
+
+    def test_a_file_with_new_values(self, saved, tmp_path):
+        np.savez(tmp_path / "new.npz", w=PARAMS["w"] * 2)
+        published = publish(saved, tmp_path / "base", weights=tmp_path / "new.npz", warmup=(1,))
+        assert published.warmup == 1
+        np.testing.assert_array_equal(bridge.load(published).params["w"], PARAMS["w"] * 2)
+        # It is somebody else's, who may change it in place.
+        proto = "saved_model.pb"
+        assert not os.path.samefile(saved / proto, tmp_path / "base" / "1" / proto)
 
     def test_what_is_refused(self, saved, exported, tmp_path):
         with pytest.raises(StructureError, match="has no version to put new weights"):

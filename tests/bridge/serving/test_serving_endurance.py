@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 import tensorflow as tf
 
 import bridge
 from tests.bridge.c_programs import (
     build,
+    decode_tensor,
+    encode_count,
+    encode_request,
+    encode_text,
 )
+from tests.bridge.pytrees import read_meta_graph
 from tests.bridge.serving import served
-from tests.bridge.serving.callers import BATCHES, GROWTH, Callers, agree
+from tests.bridge.serving.callers import BATCHES, GROWTH, REQUESTS, THREADS, Callers, agree
 
 for_a_while = pytest.mark.parametrize(
     "seconds", [5, pytest.param(60, marks=pytest.mark.slow, id="a_minute")]
@@ -29,6 +36,14 @@ def model(tmp_path_factory):
         batch_buckets={"hidden": (4, 32)},
     )
     return folder
+
+
+def test_the_file_has_gradients_and_variables(model):
+    loaded = tf.saved_model.load(model)
+    assert len(loaded.variables) == 3
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(loaded(served.inputs(2))["norm"] * loaded.params["b"][0])
+    assert tape.gradient(loss, loaded.params["b"]) is not None
 
 
 def _loader_of_sessions(folder, session):
@@ -57,3 +72,31 @@ def test_the_session_loader(model, seconds):
 @pytest.fixture(scope="module")
 def serve(tmp_path_factory):
     return build("serve", tmp_path_factory.mktemp("c_api"))
+
+
+@for_a_while
+def test_the_c_api(serve, model, tmp_path, seconds):
+    definitions = read_meta_graph(model).signature_def
+    requests = [
+        encode_request(definitions[key], {"x": served.inputs(batch)}) for key, batch in REQUESTS
+    ]
+    head = encode_text(str(model)) + encode_count(len(requests))
+    (tmp_path / "requests").write_bytes(head + b"".join(requests))
+    command = [serve, tmp_path / "requests", tmp_path / "answers"]
+    done = subprocess.run(
+        [*command, str(THREADS), str(seconds)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answered, failed, differing, before, after = map(int, done.stdout.split())
+    assert (failed, differing) == (0, 0), done.stderr
+    assert answered >= 20 * seconds
+    with open(tmp_path / "answers", "rb") as file:
+        answers = {
+            (key, batch): {name: decode_tensor(file) for name in sorted(definitions[key].outputs)}
+            for key, batch in REQUESTS
+        }
+    agree(answers)
+    assert after - before < GROWTH, f"{after - before} bytes in {answered} requests"

@@ -92,6 +92,18 @@ def test_classify(client):
     np.testing.assert_allclose([[s for _, s in row] for row in found], scores, **TOLERANCE)
 
 
+def test_regress(client):
+    values = served.expected("value", 3)["output_0"]
+    np.testing.assert_allclose(client.regress(_examples(3), "value"), values, **TOLERANCE)
+
+
+def test_text(server):
+    _agrees(server.grpc.predict({"text": _texts(2)}, "text"), "text", 2)
+    rows = [{"text": text.decode()} for text in _texts(2)]
+    want = served.expected("text", 2)["output_0"]
+    np.testing.assert_allclose(server.rest.predict_rows(rows, "text"), want, **TOLERANCE)
+
+
 @pytest.mark.parametrize("method", ["classify", "regress"])
 def test_a_signature_of_another_method(client, method):
     with pytest.raises(RequestError, match=r"INVALID|FAILED_PREC|400"):
@@ -102,6 +114,22 @@ def test_the_default_signature_and_the_version(client):
     answer = client.predict({"x": served.inputs(2)}, version=1)
     assert answer.version == 1
     _agrees(answer, "serving_default", 2)
+
+
+def test_rows(server):
+    x = served.inputs(3)
+    want = served.expected("serving_default", 3)
+    for rows in (x.tolist(), [{"x": row} for row in x.tolist()]):
+        for index, answer in enumerate(server.rest.predict_rows(rows)):
+            assert answer.keys() == want.keys()
+            for name, value in want.items():
+                np.testing.assert_allclose(answer[name], value[index], **TOLERANCE)
+
+
+def test_metadata(client):
+    found = client.signatures()
+    assert found["serving_default"] == {"x", "scores", "norm"}
+    assert found["hidden"] == {"x", "output_0"}
 
 
 @pytest.mark.parametrize(

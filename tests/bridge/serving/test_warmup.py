@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +16,10 @@ from jax import enable_x64
 import bridge
 from bridge.batching.batch_sizes import parse_sizes
 from bridge.serving import add_warmup, publish
-from bridge.serving.warmup import WARMUP_FILE
+from bridge.serving.warmup import MAX_RECORDS, WARMUP_FILE
 from tests.bridge.serving.conftest import PARAMS, export
 from xla_call_module.dtypes import DTYPES
-from xla_call_module.errors import DtypeError, StructureError
+from xla_call_module.errors import DtypeError, FormatError, StructureError
 
 prediction_log_pb2 = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
 
@@ -126,6 +127,14 @@ def test_inputs_of_every_dtype(tmp_path, dtype):
     assert np.array_equal(_inputs(request)["x"], x)
 
 
+def test_made_up_inputs_are_the_same_in_each_run(saved, tmp_path):
+    files = []
+    for seed in (0, 0, 1):
+        publish(saved, tmp_path, warmup=(2, 4), seed=seed, name="m", force=True)
+        files.append((tmp_path / str(len(files) + 1) / WARMUP_FILE).read_bytes())
+    assert files[0] == files[1] != files[2]
+
+
 def _two(batch, scale):
     return batch["image"] * scale + batch["mask"][:, None]
 
@@ -189,6 +198,23 @@ def test_wrong_examples(two, warmup, error, message):
         add_warmup(two, warmup)
 
 
+def test_no_more_records_than_serving_takes(saved, tmp_path):
+    publish(saved, tmp_path)
+    assert add_warmup(tmp_path / "1", range(1, MAX_RECORDS + 1)) == MAX_RECORDS
+    with pytest.raises(StructureError, match=r"1001 warmup records.*refuses a model with more"):
+        add_warmup(tmp_path / "1", range(1, MAX_RECORDS + 2))
+    # What was there is still there, and nothing besides.
+    assert len(_requests(tmp_path / "1")) == MAX_RECORDS
+    assert len(list((tmp_path / "1" / WARMUP_FILE).parent.iterdir())) == 1
+
+
+def test_no_request_is_larger_than_a_message(saved, tmp_path):
+    publish(saved, tmp_path)
+    with pytest.raises(StructureError, match=r"has 12,000,000,000 bytes, and a message can have"):
+        add_warmup(tmp_path / "1", (1, 10**9))
+    assert not (tmp_path / "1" / "assets.extra").exists()
+
+
 @pytest.mark.parametrize(
     ("shape", "constraints", "sizes", "message"),
     [
@@ -211,6 +237,28 @@ def test_sizes_that_the_module_does_not_take(tmp_path, shape, constraints, sizes
     good = [size for size in (8, 16) if shape != "16, 3" or size == 16]
     publish(exported, tmp_path, warmup=good, **options)
     assert [len(results["output_0"]) for _, results in _replay(tmp_path / "1")] == good
+
+
+def test_sizes_inside_of_buckets(tmp_path):
+    exported = export("b, 3", ("b>=8",))
+    options = {"params": PARAMS, "gradient_order": 0, "batch_buckets": (8, 32)}
+    options["operations"] = "xla"
+    publish(exported, tmp_path, warmup=(1, 8), **options)
+    assert [len(results["output_0"]) for _, results in _replay(tmp_path / "1")] == [1, 8]
+    row = np.ones((1, 3), np.float32)
+    assert publish(exported, tmp_path, warmup=row, **options).warmup == 1
+    (tmp_path / "2").rename(tmp_path / "old")
+    # True is for the programs that there are.
+    published = publish(exported, tmp_path, warmup=True, batching=True, **options)
+    assert [len(results["output_0"]) for _, results in _replay(tmp_path / "2")] == [8, 32]
+    assert "allowed_batch_sizes: 32" in Path(published.configs.batching).read_text()
+
+
+def test_sizes_that_nothing_says(saved, tmp_path):
+    with pytest.raises(StructureError, match="neither batching nor batch_buckets has any"):
+        publish(saved, tmp_path, warmup=True)
+    publish(saved, tmp_path, warmup=True, batching=(2, 4))
+    assert [len(_inputs(request)["x"]) for request in _requests(tmp_path / "1")] == [2, 4]
 
 
 def test_other_dimensions_follow_from_the_batch_or_are_given(tmp_path):
@@ -244,6 +292,24 @@ def test_a_model_of_another_writer_with_strings(tmp_path):
         publish(tmp_path / "foreign", tmp_path / "base", warmup=(1, 8))
     with pytest.raises(DtypeError, match="has to be strings or bytes"):
         publish(tmp_path / "foreign", tmp_path / "base", warmup={"text": [1], "count": 1})
+
+
+def test_a_typed_key_is_an_input(tmp_path):
+    folder = _saved(
+        tmp_path, lambda key, x: x + jax.random.uniform(key), jax.random.key(0), _spec("b")
+    )
+    add_warmup(folder, {"key": jax.random.key(3), "x": np.ones(2, np.float32)})
+    (request,) = _requests(folder)
+    assert np.array_equal(_inputs(request)["key"], jax.random.key_data(jax.random.key(3)))
+    add_warmup(folder, (2,))
+    ((request, results),) = _replay(folder)
+    assert _inputs(request)["key"].any()
+    assert results["output_0"].shape == (2,)
+
+
+def test_what_is_no_model(tmp_path):
+    with pytest.raises(FormatError, match="has no saved_model.pb".replace(".", r"\.")):
+        add_warmup(tmp_path, (1,))
 
 
 @pytest.mark.parametrize(

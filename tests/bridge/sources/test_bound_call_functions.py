@@ -85,6 +85,24 @@ def test_a_model(kind, tmp_path):
     assert bridge.to_onnx(model, params=params, args="f32[b,3]") == proto
 
 
+def test_the_gradient_of_a_function(tmp_path):
+    options = {"params": PARAMS, "args": "f32[b,3]", "gradient_order": 1}
+    bridge.save_onnx(_predict, tmp_path / "m.onnx", **options)
+    proto = onnx.load(tmp_path / "m.onnx")
+    assert [value.name for value in proto.graph.input] == ["rows", "output_0_cotangent"]
+    wanted = jax.vjp(_predict, PARAMS, X)[1](np.ones((5, 2), np.float32))
+    found = run(proto, [X, np.ones((5, 2), np.float32)])
+    assert_same(found, [np.asarray(a) for a in jax.tree.leaves(wanted)], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("stage", ["traced", "lowered"])
+def test_a_stage(stage):
+    traced = jax.jit(_predict).trace(PARAMS, X)
+    model = traced if stage == "traced" else traced.lower(lowering_platforms=("cpu",))
+    proto = bridge.to_onnx(model, params=PARAMS)
+    assert_same(run(proto, [X]), [np.asarray(_predict(PARAMS, X))], rtol=1e-5, atol=1e-6)
+
+
 def test_an_operation_that_tensorflow_lacks():
     """What only TensorFlow refuses is no reason to refuse a function here."""
     proto = bridge.to_onnx(lambda x: jax.lax.top_k(x, 2)[0], args="f32[5,3]")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import numpy as np
 import onnx
@@ -10,6 +12,7 @@ from jax import export
 
 import bridge
 from tests.bridge.onnx.checking import run
+from xla_call_module import from_exported
 from xla_call_module.errors import DtypeError, FormatError, StructureError, UnsupportedError
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -42,12 +45,31 @@ def test_files(form, tmp_path, exported):
     assert bool(size.dim_param) == (form == "text")
 
 
+def test_a_program_of_constants(tmp_path):
+    text = b"""func.func @two() -> tensor<2xi64> {
+      %0 = stablehlo.constant dense<[1, 2]> : tensor<2xi64>
+      return %0 : tensor<2xi64> }"""
+    model = bridge.to_onnx(_written(tmp_path / "two.mlir", text))
+    assert [value.name for value in model.graph.output] == ["output_0"]
+    np.testing.assert_array_equal(run(model, [])[0], [1, 2])
+
+
+def test_a_call(exported):
+    np.testing.assert_array_equal(run(bridge.to_onnx(from_exported(exported)), [X])[0], 2 * X)
+
+
 def test_a_module_alone_has_parameters_and_a_gradient(tmp_path):
     path = _written(tmp_path / "double.mlir", TEXT.replace("?x3", "2x3").encode())
     np.testing.assert_array_equal(run(bridge.to_onnx(path, params=X), [])[0], 2 * X)
     bridge.save_onnx(path, tmp_path / "gradient.onnx", gradient_order=1)
     (gradient,) = run(onnx.load(tmp_path / "gradient.onnx"), [X, X + 1])
     np.testing.assert_array_equal(gradient, 2 * (X + 1))
+
+
+def test_a_call_of_a_pair_of_passes(exported):
+    call = dataclasses.replace(from_exported(exported), residual_results=1)
+    with pytest.raises(StructureError, match=r"shares residuals.*To do: pass the signature"):
+        bridge.to_onnx(call)
 
 
 def test_a_tuple_that_goes_to_another_function(tmp_path):
@@ -92,6 +114,21 @@ def test_the_function_that_no_other_one_names(how, call, tmp_path):
     np.testing.assert_array_equal(run(model, [X])[0], -X)
 
 
+def test_the_only_function_may_be_private(tmp_path):
+    text = TEXT.replace("@double", "private @double").encode()
+    model = bridge.to_onnx(_written(tmp_path / "f.mlir", text))
+    np.testing.assert_array_equal(run(model, [X])[0], 2 * X)
+
+
+def test_sizes_that_follow_from_no_argument(tmp_path):
+    text = b"""func.func @main() -> tensor<?xi64> {
+      %0 = stablehlo.constant dense<[1, 2]> : tensor<2xi64>
+      %1 = stablehlo.negate %0 : (tensor<2xi64>) -> tensor<?xi64>
+      return %1 : tensor<?xi64> }"""
+    model = bridge.to_onnx(_written(tmp_path / "f.mlir", text))
+    np.testing.assert_array_equal(run(model, [])[0], [-1, -2])
+
+
 BOUNDED = """func.func @f() -> tensor<2x2xi64> {
   %0 = stablehlo.constant dense<[1, 2]> : tensor<2xi64>
   %1 = stablehlo.negate %0 : (tensor<2xi64>) -> tensor<?xi64, #stablehlo.bounds<3>>
@@ -129,6 +166,12 @@ def test_an_algorithm_that_rounds_no_constant(tmp_path):
     np.testing.assert_array_equal(run(model, [])[0], [[7, 10], [15, 22]])
 
 
+def test_powers_of_two_of_constants(tmp_path):
+    text = POWER_OF_TWO.replace("NUMBERS", "[1.0, 5.0]").encode()
+    model = bridge.to_onnx(_written(tmp_path / "f.mlir", text))
+    np.testing.assert_array_equal(run(model, [])[0], [1.0, 4.0])
+
+
 BINARY = """func.func @f() -> tensor<2xELEMENT> {
   %0 = stablehlo.constant dense<LEFT> : tensor<2xELEMENT>
   %1 = stablehlo.constant dense<RIGHT> : tensor<2xELEMENT>
@@ -153,6 +196,12 @@ def test_quotients_of_constants_that_are_left_open(operation, element, left, rig
     text = _binary(operation, element, left, right).encode()
     with pytest.raises(UnsupportedError, match=f"stablehlo.{operation} at.*leaves open"):
         bridge.to_onnx(_written(tmp_path / "f.mlir", text))
+
+
+def test_quotients_of_constants(tmp_path):
+    text = _binary("divide", "ui8", [255, 5], [255, 2]).encode()
+    model = bridge.to_onnx(_written(tmp_path / "f.mlir", text))
+    np.testing.assert_array_equal(run(model, [])[0], [1, 2])
 
 
 SORT = """func.func @f(%x: tensor<4xELEMENT>) -> tensor<4xELEMENT> {

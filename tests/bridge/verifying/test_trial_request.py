@@ -53,6 +53,12 @@ def test_probes(folder):
     assert ("serving_default", "huge, b=3", ("w",)) in chosen
 
 
+def test_quick_is_one_size(folder):
+    assert [title for _, title, _ in _titles(folder, quick=True)] == ["random, b=3", "random"]
+    both = _titles(folder, quick=True, probes=["random", "inf"])
+    assert [title for _, title, _ in both] == ["random, b=3", "inf, b=3", "random", "inf"]
+
+
 def test_given_inputs_are_tried_in_both(folder, tmp_path, capsys, preloaded):
     x = np.array([[1, 2], [7, np.inf], [3, 4], [0, 0]])
     np.savez(tmp_path / "x.npz", x=x)
@@ -70,6 +76,14 @@ def test_given_inputs_are_tried_in_both(folder, tmp_path, capsys, preloaded):
     (trial,) = (trial for trial in read_trials(record) if trial.kind == "given")
     np.testing.assert_array_equal(trial.inputs["x"], x.astype(np.float32))
     np.testing.assert_allclose(trial.expected[0]["y"][0], [3, 6])
+
+
+def test_bytes_of_other_dtypes(folder, tmp_path):
+    np.savez(tmp_path / "x.npz", **{"other/x": np.asarray(jnp.ones(2, jnp.bfloat16))})
+    request = request_trials(None, tmp_path / "x.npz", quick=False)
+    (trial,) = make_trials(load(folder), seed=0, request=request)
+    assert (trial.signature, trial.inputs["x"].dtype) == ("other", jnp.bfloat16)
+    np.testing.assert_array_equal(trial.inputs["x"], 1)
 
 
 @pytest.mark.parametrize(

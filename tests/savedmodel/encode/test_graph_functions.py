@@ -1,12 +1,15 @@
-"""Attributes of the nodes of plain operations, written and read."""
+"""Functions of plain operations in files: their attributes, and what is no such function."""
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from savedmodel.decode.graph_functions import _read_node
+import bridge
+from savedmodel.decode.graph_functions import _read_node, read_operations
 from savedmodel.encode.graph_functions import encode_graph
+from savedmodel.read import read_proto
 from savedmodel.tensorflow_graph import (
     STRING,
     FunctionName,
@@ -14,10 +17,22 @@ from savedmodel.tensorflow_graph import (
     GraphNode,
     TensorFlowGraph,
 )
+from xla_call_module.allowance import Allowance
 from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.errors import FormatError
+from xla_call_module.node import is_call
 
 F32 = dtype_from_name("float32", where="the test")
 BOOL = dtype_from_name("bool", where="the test")
+
+
+def test_a_call_without_its_function_is_damage(tmp_path):
+    bridge.save(jnp.tanh, tmp_path / "m", args="f32[3]", operations="tensorflow")
+    library = read_proto(tmp_path / "m").meta_graphs[0].graph_def.library
+    nodes = [node for f in library.function for node in f.node_def if is_call(node)]
+    nodes[0].attr["f"].func.name = "layer"
+    with pytest.raises(FormatError, match="calls the function layer"):
+        read_operations(nodes[:1], {}, Allowance(10, what="steps"))
 
 
 def test_every_kind_of_attribute_is_written_and_read():

@@ -60,6 +60,13 @@ def test_a_file_that_was_cut(folder, size):
         savedmodel.read(folder)
 
 
+@pytest.mark.parametrize("size", [1, 4, 5, 7, 12, 300])
+def test_a_file_without_its_beginning(folder, size):
+    (folder / PB).write_bytes((folder / PB).read_bytes()[size:])
+    with pytest.raises(FormatError, match=r"saved_model\.pb"):
+        savedmodel.read(folder)
+
+
 @pytest.mark.parametrize("more", [b"\0", b"\x12\x00", b"\x78\x01"])
 def test_a_file_with_more(folder, more):
     with (folder / PB).open("ab") as file:
@@ -93,3 +100,10 @@ def test_tensorflow_drops_it(folder, tmp_path):
 def test_a_file_of_before(folder):
     (folder / PB).write_bytes((folder / PB).read_bytes()[checksum.HEADER_SIZE :])
     assert savedmodel.read(folder).default.inputs
+
+
+def test_another_field_in_its_place(folder):
+    data = (folder / PB).read_bytes()
+    (folder / PB).write_bytes(b"\xe5\xb2\xd8\x8c\x0d" + data[5:])
+    with pytest.raises(FormatError, match=r"byte 0: the file begins with e5b2d88c0d, and neither"):
+        savedmodel.read(folder)

@@ -95,6 +95,12 @@ class TestWhole:
         assert (tmp_path / "m").stat().st_ino != inode
         assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
+    def test_an_empty_folder_is_replaced(self, tmp_path):
+        (tmp_path / "m").mkdir()
+        _write(tmp_path / "m", "1")
+        assert _files(tmp_path) == {f"m/{name}": "1" for name in _whole("1")}
+        assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
     @pytest.mark.parametrize("name", ["[1]", "a*", "?", "ü ", "-", "..a", "a\nb", "m.pb"])
     def test_any_name(self, tmp_path, name):
         left = tmp_path / f".{name}.jax-tf-bridge-00"
@@ -176,6 +182,12 @@ class TestRefused:
             )
         assert _files(tmp_path) == {"m/thesis.txt": "years of work"}
         assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+    def test_a_parent_that_cannot_be_made(self, tmp_path):
+        (tmp_path / "file").write_text("a")
+        with pytest.raises(OSError, match=r"Not a directory|File exists"):
+            _write(tmp_path / "file" / "m", "2")
+        assert _files(tmp_path) == {"file": "a"}
 
 
 KILLED = """
@@ -347,6 +359,24 @@ class TestOldFileSystems:
         monkeypatch.setattr(folder_module.ctypes, "CDLL", lambda *_, **__: Library)
 
     @pytest.mark.usefixtures("_without_renameat2")
+    def test_write_and_overwrite(self, tmp_path):
+        _write(tmp_path / "m", "1", overwrite=False)
+        _write(tmp_path / "m", "2")
+        assert _files(tmp_path / "m") == _whole("2")
+        assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+    @pytest.mark.usefixtures("_without_renameat2")
+    def test_what_comes_meanwhile(self, tmp_path):
+        with pytest.raises(StructureError, match="was made by another writer meanwhile"):
+            _write(
+                tmp_path / "m",
+                "2",
+                overwrite=False,
+                meanwhile=lambda _: _write(tmp_path / "m", "1"),
+            )
+        assert _files(tmp_path / "m") == _whole("1")
+
+    @pytest.mark.usefixtures("_without_renameat2")
     def test_two_that_move_to_one_name(self, tmp_path, monkeypatch):
         """The rename itself fails, if the other one came after the look."""
         for name in ("a", "b", "c"):
@@ -393,6 +423,19 @@ def test_a_folder_that_cannot_be_synced(tmp_path, monkeypatch, number):
         assert _files(tmp_path / "m") == _whole("1")
         return
     with pytest.raises(OSError, match="Input/output error"):
+        _write(tmp_path / "m", "1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_errors_of_the_rename_are_passed_on(tmp_path, monkeypatch):
+    class Library:
+        @staticmethod
+        def renameat2(*_):
+            ctypes.set_errno(errno.EXDEV)
+            return -1
+
+    monkeypatch.setattr(folder_module.ctypes, "CDLL", lambda *_, **__: Library)
+    with pytest.raises(OSError, match="cross-device link"):
         _write(tmp_path / "m", "1")
     assert list(tmp_path.iterdir()) == []
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import bridge
 import bridge.serving
@@ -29,7 +30,7 @@ from bridge.serving.signatures import read_signatures
 from bridge.verifying import tensorflow_process
 from savedmodel.files import folder as folder_module
 from savedmodel.files import model_folder
-from savedmodel.files.model_folder import ModelFolder
+from savedmodel.files.model_folder import ModelFolder, read_file
 from savedmodel.manifest import compare_manifest
 from tests.policy.source import ROOT
 from xla_call_module.errors import FormatError
@@ -191,6 +192,14 @@ def test_weights_that_are_asked_for_later(place, tmp_path):
     _check_model(place.path)
 
 
+def test_a_moment_without_a_folder(place, monkeypatch):
+    """As where a file system cannot exchange two folders."""
+    away = place.path.with_name("away")
+    place.path.rename(away)
+    monkeypatch.setattr(time, "sleep", lambda _: away.rename(place.path))
+    _check_model(place.path)
+
+
 def test_a_file_that_is_cut_off_after_it_was_loaded(place):
     model = bridge.load(place.path)
     again = bridge.load(place.path)
@@ -210,6 +219,21 @@ def test_a_file_that_is_written_over_after_it_was_loaded(place):
     np.testing.assert_array_equal(params["w1"], np.full(3, 1, np.float32))
     with pytest.raises(FormatError, match="the checksum of the 12 bytes"):
         again(np.ones(3, np.float32))
+
+
+def test_a_file_that_grows_while_it_is_read(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"1234")
+    fstat = os.fstat
+
+    def growing(descriptor):
+        status = fstat(descriptor)
+        with (tmp_path / "file").open("ab") as file:
+            file.write(b"5")
+        return status
+
+    monkeypatch.setattr(os, "fstat", growing)
+    with pytest.raises(FormatError, match=r"file was changed while it was read\. To do: try ag"):
+        read_file(tmp_path / "file", limit=100)
 
 
 def test_a_folder_that_may_not_be_listed(place):
@@ -247,7 +271,6 @@ def test_warmup(place, monkeypatch):
 
 def test_verify(place, monkeypatch):
     """TensorFlow reads by the path."""
-    pytest.importorskip("tensorflow")
     run = tensorflow_process.run_trials
     runs = []
 
@@ -260,6 +283,23 @@ def test_verify(place, monkeypatch):
     monkeypatch.setattr(tensorflow_process, "run_trials", replacing)
     assert bridge.verify(place.path).passed
     assert len(runs) == 2
+
+
+def test_compose(place, tmp_path, monkeypatch):
+    load = tf.saved_model.load
+    loads = []
+
+    def replacing(path):
+        if not loads:
+            place.replace(remove=False)
+        loads.append(path)
+        return load(path)
+
+    monkeypatch.setattr(tf.saved_model, "load", replacing)
+    folder = bridge.serving.compose(place.path, tmp_path / "composed")
+    assert len(loads) == 2
+    model = bridge.load(folder).signatures["bare"]
+    np.testing.assert_array_equal(model(np.ones(3, np.float32))["y2"], np.full(3, 4))
 
 
 WRITER = """

@@ -231,3 +231,9 @@ def test_a_bad_table_is_refused(data, message):
 def test_noise_is_refused(data):
     with pytest.raises(FormatError, match=r"a\.index, byte \d+: "):
         _decode(data + MAGIC)
+
+
+def test_a_long_key_is_shortened_in_the_message():
+    with pytest.raises(FormatError, match="is not above") as caught:
+        _decode(_table(_block((0, b"b" * 10_000, b""), (0, b"a" * 10_000, b""))))
+    assert len(str(caught.value)) < 300

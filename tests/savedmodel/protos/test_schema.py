@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto
@@ -171,3 +174,22 @@ def test_undeclared_fields_are_kept():
 def test_a_number_that_no_enum_has_is_kept():
     entry = schema.BundleEntryProto(dtype=101)
     assert schema.BundleEntryProto.FromString(entry.SerializeToString()).dtype == 101
+
+
+@pytest.mark.parametrize(
+    "order",
+    [("savedmodel.protos.schema", "tensorflow"), ("tensorflow", "savedmodel.protos.schema")],
+)
+def test_both_import_orders_work(order):
+    code = (
+        f"import {order[0]}, {order[1]}\n"
+        "from savedmodel.protos.schema import GraphDef\n"
+        "graph = tensorflow.Graph()\n"
+        "with graph.as_default():\n"
+        "    tensorflow.constant(1.0, name='c')\n"
+        "ours = GraphDef.FromString(graph.as_graph_def().SerializeToString())\n"
+        "assert [node.name for node in ours.node] == ['c']\n"
+        "assert type(ours) is not type(graph.as_graph_def())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

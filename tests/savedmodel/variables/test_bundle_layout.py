@@ -77,6 +77,10 @@ def test_slices_that_do_not_make_up_the_whole(parts, message):
         lay_out([BundleTensor("w", UINT8, (4,), None, slices=slices)])
 
 
+def _chunked(data):
+    return lambda: [data[start : start + 1000] for start in range(0, len(data), 1000)]
+
+
 def test_files_of_threads_are_those_of_one_thread(tmp_path, monkeypatch):
     tensors = [_tensor(f"k{n}", 5_000_000 - 600_000 * n) for n in range(8)]
     tensors.append(BundleStrings("s", (2,), (b"x", b"yz")))
@@ -119,6 +123,18 @@ def test_slices_are_read_by_tensorflow_as_a_whole_and_in_parts(tmp_path):
     assert np.array_equal(restored[1], whole[1:5, 2:7])
 
 
+def test_all_files_are_written_at_the_same_time(tmp_path):
+    meeting = threading.Barrier(4, timeout=20)
+
+    def chunks():
+        meeting.wait()
+        yield bytes(10)
+
+    tensors = [BundleTensor(f"k{n}", UINT8, (10,), chunks) for n in range(4)]
+    write_bundle(tmp_path / "v", tensors, num_shards=4)
+    assert meeting.n_waiting == 0
+
+
 def test_a_file_that_fails_ends_the_others(tmp_path, monkeypatch):
     failed = threading.Event()
 
@@ -142,6 +158,22 @@ def test_a_file_that_fails_ends_the_others(tmp_path, monkeypatch):
     tensors = [BundleTensor("a", UINT8, (1 << 40,), endless), _tensor("b", 10)]
     with pytest.raises(OSError, match=r"No space left on device: '.*data-00001-of-00002"):
         write_bundle(tmp_path / "v", tensors, num_shards=2)
+    assert not (tmp_path / "v.index").exists()
+
+
+def test_who_is_told_of_the_bytes_can_end_it(tmp_path):
+    told = []
+
+    def written(size):
+        told.append(size)
+        if sum(told) >= 3000:
+            raise KeyboardInterrupt
+
+    data = np.zeros(9000, np.uint8)
+    tensors = [BundleTensor(f"k{n}", UINT8, (9000,), _chunked(data)) for n in range(3)]
+    with pytest.raises(KeyboardInterrupt):
+        write_bundle(tmp_path / "v", tensors, num_shards=3, written=written)
+    assert 3000 <= sum(told) <= 6000
     assert not (tmp_path / "v.index").exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -114,12 +115,35 @@ def test_it_is_read_once_while_it_is_held_whatever_the_threads(folder, monkeypat
     assert len(read) > len(variables)
 
 
+def test_the_index_and_the_data_file_are_opened_once(folder, monkeypatch):
+    opened = []
+    reads = savedmodel.decode.objects.read_index
+    monkeypatch.setattr(
+        savedmodel.decode.objects,
+        "read_index",
+        lambda prefix, within: (opened.append(prefix), reads(prefix, within=within))[1],
+    )
+    files = len(os.listdir("/proc/self/fd"))
+    variables = savedmodel.read(folder).variables
+    for variable in variables:
+        variable.shared()
+    assert len(opened) == 1
+    assert len(os.listdir("/proc/self/fd")) == files + 2  # and the folder
+
+
 def test_a_model_outlives_its_folder(folder, exported):
     variables = savedmodel.read(folder).variables
     other = {name: value + value.dtype.type(1) for name, value in PARAMS.items()}
     bridge.save(exported, folder, params=other, overwrite=True)
     for variable in variables:
         _same(variable.shared(), PARAMS[variable.name])
+
+
+@pytest.mark.parametrize(("size", "message"), [(0, "the file ends"), (4096, "the file ends")])
+def test_a_data_file_that_is_too_short(folder, size, message):
+    os.truncate(folder / DATA, min(size, (folder / DATA).stat().st_size - 1))
+    with pytest.raises(FormatError, match=rf"data-00000-of-00001, byte \d+: {message}"):
+        savedmodel.read(folder)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import math
 import os
 import re
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,6 +20,7 @@ from hypothesis.extra import numpy as hnp
 
 from savedmodel.files.sstable import decode_table, encode_table, mask_crc
 from savedmodel.protos.schema import BundleEntryProto, BundleHeaderProto
+from savedmodel.variables import bundle_reader, bundle_writer
 from savedmodel.variables.bundle_layout import BundleStrings, BundleTensor
 from savedmodel.variables.bundle_reader import read_strings, read_tensor
 from savedmodel.variables.bundle_writer import write_bundle
@@ -94,6 +98,25 @@ class TestRoundTrip:
             _same(_read(index, key), array)
         assert read_strings(index, texts.key) == texts.values
         assert all(entry.offset % 64 == 0 for entry in index.entries.values())
+
+    @pytest.mark.parametrize(
+        "chunk",
+        [
+            b"12345678",
+            bytearray(b"12345678"),
+            memoryview(b"12345678"),
+            memoryview(bytearray(b"12345678")),
+            memoryview(np.frombuffer(b"12345678", np.float32).reshape(1, 2)),
+            np.frombuffer(b"12345678", np.uint8),
+            np.frombuffer(b"12345678", np.float64).reshape(()),
+            np.frombuffer(b"12345678", ml_dtypes.bfloat16).reshape(2, 2),
+            np.frombuffer(b"12345678", np.int32)[None, :, None],
+        ],
+        ids=lambda chunk: f"{type(chunk).__name__}-{getattr(chunk, 'format', '')}",
+    )
+    def test_any_buffer(self, tmp_path, chunk):
+        write_bundle(tmp_path / "v", [BundleTensor("k", 4, (8,), lambda: [b"", chunk, b""])])
+        assert read_tensor(read_index(tmp_path / "v"), "k").tobytes() == b"12345678"
 
     def test_nothing(self, tmp_path):
         write_bundle(tmp_path / "v", [])
@@ -296,6 +319,19 @@ class TestDamage:
         with pytest.raises(FileNotFoundError, match=r"v\.index"):
             read_index(tmp_path / "v")
 
+    def test_an_index_without_bounds(self, tmp_path):
+        with open(tmp_path / "v.index", "wb") as file:
+            file.truncate(1 << 40)
+        with pytest.raises(FormatError, match=r"v\.index has 1,099,511,627,776 bytes; such a"):
+            read_index(tmp_path / "v")
+
+    def test_a_data_file_that_shrinks_while_it_is_read(self, bundle, monkeypatch):
+        index = read_index(bundle)
+        monkeypatch.setattr(bundle_reader, "check_bounds", lambda index, entry: None)
+        os.truncate(bundle.with_name(SHARD), 64)
+        with pytest.raises(FormatError, match=f"{SHARD}, byte 64: the file became shorter"):
+            read_strings(index, "text")
+
 
 HEADER = {"num_shards": 1, "version": {"producer": 1}}
 ENTRY = {"dtype": 3, "shape": {"dim": [{"size": 3}]}, "size": 12}
@@ -476,6 +512,29 @@ def _run(code):
 class TestSystem:
     """Memory, full disks and writes that the system cuts short."""
 
+    def test_a_disk_that_fails_at_the_end(self, tmp_path, monkeypatch):
+        def fail(_):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match=f"No space left on device: '.*{SHARD}'"):
+            write_bundle(tmp_path / "v", [])
+        assert not (tmp_path / "v.index").exists()
+
+    def test_short_writes(self, tmp_path, monkeypatch):
+        class Slow(io.FileIO):
+            def __init__(self, path, mode, buffering):
+                super().__init__(path, mode)
+
+            def write(self, data):
+                return super().write(data[: 1 + len(data) // 2])
+
+        array = np.arange(1000)
+        with monkeypatch.context() as patch:
+            patch.setattr(bundle_writer, "open", Slow, raising=False)
+            write_bundle(tmp_path / "v", [_tensor("k", array)])
+        _same(_read(read_index(tmp_path / "v"), "k"), array)
+
     def test_data_are_on_the_disk_before_the_index(self, tmp_path, monkeypatch):
         seen = []
         fsync = os.fsync
@@ -484,6 +543,12 @@ class TestSystem:
         )
         write_bundle(tmp_path / "v", [])
         assert seen == [[SHARD], [SHARD, "v.index"]]
+
+    def test_without_advice_to_the_system(self, tmp_path, monkeypatch):
+        monkeypatch.delattr(os, "posix_fadvise")
+        array = np.zeros(9 << 20, np.uint8)
+        write_bundle(tmp_path / "v", [_tensor("k", array)])
+        _same(_read(read_index(tmp_path / "v"), "k"), array)
 
     def test_tensors_are_not_copied(self, tmp_path):
         out = _run(

@@ -21,6 +21,7 @@ from savedmodel.protos.schema import BundleEntryProto
 from savedmodel.variables import bundle_writer, extents, piece_checksums, tensor_parts
 from savedmodel.variables.bundle_layout import BundleTensor
 from savedmodel.variables.bundle_writer import write_bundle
+from savedmodel.variables.data_files import DataFiles
 from savedmodel.variables.piece_checksums import PieceChecksums, encode_pieces, whole_checksum
 from savedmodel.variables.tensor_bundle import read_index
 from savedmodel.variables.tensor_parts import TensorParts
@@ -174,6 +175,15 @@ def test_only_the_pieces_of_a_part_are_checked_and_only_once(ours, monkeypatch):
     assert sum(counting.sizes) == ARRAY.nbytes
 
 
+def test_of_slices_only_those_that_meet_the_part_are_read(sliced, monkeypatch):
+    counting = _Counting(monkeypatch)
+    tensor = TensorParts(read_index(sliced), "w")
+    np.testing.assert_array_equal(_part(tensor, ((3, 5), (40, 41), (0, 1))), ARRAY[3:5, 40:41, :1])
+    assert sum(counting.sizes) == 4 * 40 * 4
+    np.testing.assert_array_equal(_part(tensor, ((1, 3), (0, 1), (0, 1))), ARRAY[1:3, :1, :1])
+    assert sum(counting.sizes) == 4 * (4 * 40 + 2 * 70 * 500 + 4 * 30 * 500)
+
+
 def test_a_whole_tensor_of_another_program_is_checked_once(whole, monkeypatch):
     counting = _Counting(monkeypatch)
     tensor = TensorParts(read_index(whole), "w")
@@ -254,6 +264,25 @@ def test_the_pieces_give_the_whole(data, piece):
     crcs = [google_crc32c.value(data[i : i + piece]) for i in range(0, len(data), piece)]
     pieces = PieceChecksums(piece, tuple(crcs))
     assert whole_checksum(pieces, len(data)) == google_crc32c.value(data)
+
+
+def test_no_more_than_a_few_megabytes_are_read_at_a_time(tmp_path, monkeypatch):
+    sizes = []
+    read = DataFiles.read
+    monkeypatch.setattr(
+        DataFiles,
+        "read",
+        lambda self, shard_id, offset, out: (
+            sizes.append(out.nbytes),
+            read(self, shard_id, offset, out),
+        ),
+    )
+    array = np.arange(20 << 20, dtype=np.uint8).reshape(20, 1 << 20)
+    write_bundle(tmp_path / "v", [BundleTensor("k", 4, array.shape, lambda: [array])])
+    tensor = TensorParts(read_index(tmp_path / "v"), "k")
+    extent = ((3, 17), (5, 1 << 20))
+    assert np.array_equal(tensor(extent).reshape(14, -1), array[3:17, 5:])
+    assert max(sizes) <= tensor_parts.PIECE_SIZE
 
 
 def test_a_file_that_is_written_to_meanwhile(ours, tmp_path):

@@ -131,6 +131,18 @@ class TestBranches:
         assert found == [self.NAMES[platform] for platform in platforms]
         assert _targets(exported, None) == sorted(itertools.chain(*found))
 
+    def test_branches_that_share_a_lowering(self):
+        exported = _export(
+            lambda x: lax.platform_dependent(x, tpu=lax.linalg.cholesky, default=jnp.sin),
+            platforms=["cpu", "rocm", "tpu", "cuda"],
+        )
+        assert [_targets(exported, index) for index in range(4)] == [[]] * 4
+        exported = _export(
+            lambda x: lax.platform_dependent(x, cpu=lax.linalg.cholesky, default=jnp.sin),
+            platforms=["tpu", "cuda", "cpu"],
+        )
+        assert [_targets(exported, index) for index in range(3)] == [[], [], self.NAMES["cpu"]]
+
     def test_a_case_that_is_the_users(self):
         """What it depends on is not known before it runs."""
         exported = _export(
@@ -175,6 +187,19 @@ def _export_absent(platforms):
 
 
 class TestWhatIsRefused:
+    def test_an_absent_target(self):
+        def solve(x):
+            return lax.linalg.eig(x)[0]
+
+        line = solve.__code__.co_firstlineno + 1
+        with pytest.raises(
+            InteropError,
+            match=rf"^solve calls lapack_sgeev_ffi at \S*test_custom_calls\.py:{line}, a library "
+            r"that JAX links and TensorFlow does not, for the primitive eig on cpu: .* To do: "
+            r".*custom_call\('lapack_sgeev_ffi'\)\]\.$",
+        ):
+            _check(_export(solve))
+
     def test_one_in_what_jax_calls_from_a_function_of_its_own(self):
         """`sqrtm` calls `schur`: both are lowered once, and `schur` has no frame of the user's."""
 
@@ -199,6 +224,24 @@ class TestWhatIsRefused:
             _check(_export_absent(platforms))
         _check(_export_absent(["tpu"]))
 
+    def test_every_platform_has_to_be_allowed(self):
+        exported = _export_absent(["cpu", "cuda"])
+        with pytest.raises(InteropError, match=r"on_cuda at .* on cuda:"):
+            _check(exported, ["custom_call:on_the_cpu"])
+        _check(exported, ["custom_call:on_the_cpu", "custom_call:on_cuda"])
+
+    def test_what_has_a_portable_form_passes(self):
+        _check(_export(lax.linalg.cholesky, platforms=["cpu", "cuda", "rocm", "tpu"]))
+
+    def test_an_exported(self):
+        exported = _export(_call("mosaic_gpu_v2"))
+        with pytest.raises(InteropError, match=r"calls mosaic_gpu_v2 at .* primitive ffi_call on"):
+            from_exported(exported)
+        checks = ["custom_call:mosaic_gpu_v2"]
+        assert list(map(str, from_exported(exported, disabled_checks=checks).disabled_checks)) == (
+            checks
+        )
+
     def test_a_target_of_another_platform(self):
         function = RUNS["LuDecomposition"][0]
         exported = _export(function, platforms=["tpu"])
@@ -210,6 +253,17 @@ class TestWhatIsRefused:
             ):
                 check_custom_calls("f", module, ["cuda"], ())
             check_custom_calls("f", module, ["cuda"], parse_checks("custom_call:LuDecomposition"))
+
+    @pytest.mark.parametrize("allowed", ["made_up", "ALL"])
+    def test_an_unknown_target(self, allowed):
+        exported = _export(_call("made_up"), checks=["made_up"])
+        with stablehlo.open_module(exported.mlir_module_serialized) as module:
+            with pytest.raises(
+                InteropError,
+                match=r"calls made_up at .*, which neither XLA nor TensorFlow",
+            ):
+                check_custom_calls("f", module, ["cpu"], parse_checks("custom_call:made_down"))
+            check_custom_calls("f", module, ["cpu"], parse_checks(f"custom_call:{allowed}"))
 
     def test_a_callback_cannot_be_allowed(self):
         target = "xla_ffi_python_cpu_callback"

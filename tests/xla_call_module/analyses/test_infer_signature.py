@@ -11,7 +11,7 @@ import pytest
 
 from xla_call_module import from_exported
 from xla_call_module.analyses.infer_signature import argument_shapes, infer_signature
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.stablehlo.modules import open_module, serialize_module
 from xla_call_module.stablehlo.refining import guard_divisions, refine, refine_results
 
@@ -71,6 +71,14 @@ def test_what_the_exported_says(name, platforms):
     assert found.name == "_lambda"
 
 
+def test_paths_of_results():
+    call = export(lambda x: {"y": [x, x + 1]}, "b")
+    assert [spec.path for spec in infer_signature(undescribed(call)).results] == [
+        "result['y'][0]",
+        "result['y'][1]",
+    ]
+
+
 def test_without_assertions_each_dimension_is_its_own():
     call = export(lambda x, y: (x[:, 0], y), "b, 3", "b, 2")
     bare = undescribed(call)
@@ -106,6 +114,14 @@ def test_a_shape_that_is_no_polynomial():
         infer_signature(undescribed(call))
 
 
+@pytest.mark.parametrize(
+    "function", [lambda x: x[:10], lambda x: jnp.zeros((x.shape[0] % 2,)), lambda x: x[::2]]
+)
+def test_slices_are_no_polynomials(function):
+    with pytest.raises(StructureError, match="is not a polynomial"):
+        infer_signature(undescribed(export(function, "b")))
+
+
 ODD = {
     "first": (lambda x: x[:10], "min(b, 10)"),
     "parity": (lambda x: jnp.zeros((x.shape[0] % 2,)) + x[0], "mod(b, 2)"),
@@ -133,6 +149,24 @@ def test_what_is_told_must_be_what_the_module_says(told):
         infer_signature(call, {0: (told,)})
     with pytest.raises(StructureError, match="is not a polynomial"):
         infer_signature(call, {0: ("min(b, 10)", 1)})
+
+
+def test_a_polynomial_is_what_it_is_whatever_is_told():
+    call = undescribed(export(lambda x: x * 2, "b"))
+    assert infer_signature(call, {0: ("min(b, 10)",)}).results[0].shape == ("b",)
+
+
+def test_what_is_told_says_more_than_the_sizes_that_are_tried():
+    call = undescribed(export(lambda x: x[:4000], "b"))
+    assert infer_signature(call, {0: ("min(b, 4000)",)}).results[0].shape == ("min(b, 4000)",)
+
+
+def test_a_node_of_another_module():
+    call = undescribed(export(lambda x: x, "3"))
+    wrong = dataclasses.replace(call, args=call.args * 2, kept=(0, 1))
+    for function in (infer_signature, argument_shapes):
+        with pytest.raises(FormatError, match="has 2 inputs and 1 results; its module takes 1"):
+            function(wrong)
 
 
 def test_refining():

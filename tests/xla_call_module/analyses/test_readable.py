@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
-from jax import lax
+from jax import export, lax
 
 from tests.exports import call_of
 from xla_call_module.analyses.readable import _OLD, is_read_as_written
@@ -89,6 +90,20 @@ def test_a_composite_gets_another_form(function):
         pytest.skip("this JAX lowers the function to operations that are old")
     assert not is_read_as_written(call, NEWEST)
     assert _for_running(call, NEWEST) == retarget(call, NEWEST)
+
+
+def test_other_releases_get_another_form(calls):
+    call, old = calls["one for another"], parse_release("2.19")
+    assert is_read_as_written(call, parse_release("2.20"))
+    assert not is_read_as_written(call, old)
+    assert _for_running(call, old).stablehlo_version == old.stablehlo
+    newer = re.sub(rb"StableHLO_v1\.\d\d", b"StableHLO_v1.99", call.module, count=1)
+    assert not is_read_as_written(dataclasses.replace(call, module=newer), NEWEST)
+
+
+def test_shapes_that_are_asserted_get_another_form():
+    spec = jax.ShapeDtypeStruct(export.symbolic_shape("b, b"), np.float32)
+    assert not is_read_as_written(call_of(jnp.sin, spec), NEWEST)
 
 
 def test_the_calling_convention_is_that_of_the_release(calls):

@@ -77,6 +77,23 @@ def test_a_factorization_is_found_where_it_was_lowered(tmp_path):
     assert FAULTS["factorization"] in signature_facts(signature)["TFLite"]
 
 
+def test_a_platform_that_is_not_the_first_is_found():
+    def chosen(x):
+        return lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos)
+
+    assert faults(export.export(jax.jit(chosen), platforms=["tpu", "cpu"])(X)) == ("platform",)
+    assert faults(export.export(jax.jit(chosen), platforms=["cpu", "tpu"])(X)) == ()
+
+
+def test_a_branch_outside_of_loops_is_none_in_a_loop():
+    (spec,) = export.symbolic_args_specs((jax.ShapeDtypeStruct((2, 4), "float32"),), "b, 4")
+
+    def chosen(x):
+        return lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x)
+
+    assert faults(export.export(jax.jit(chosen), platforms=["cpu", "cuda", "tpu"])(spec)) == ()
+
+
 @pytest.mark.parametrize("function", [jnp.tanh, jax.nn.softmax, lambda x: x @ x.T])
 def test_nothing_is_said_of_what_converts_rightly(function):
     assert faults(export.export(jax.jit(function))(X)) == ()

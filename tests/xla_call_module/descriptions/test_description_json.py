@@ -6,9 +6,13 @@ import dataclasses
 import json
 import random
 import time
+import zlib
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+from tests.exports import export_of
 from tests.fuzzing.mutations import damage_bytes, mutate_json
 from tests.fuzzing.reading import outcome
 from tests.golden.write_serialized import export_case, register_pair
@@ -67,6 +71,11 @@ def test_each_field_of_an_aval_is_there(texts):
     assert first.sharding.memory == "pinned_host"
 
 
+def test_the_schema(texts):
+    for name, text in texts.items():
+        assert violations(json.loads(text)) == [], name
+
+
 def test_the_schema_refuses(texts):
     plain = json.loads(texts["plain"])
     for key in SCHEMA["required"]:
@@ -84,6 +93,17 @@ def test_the_same_bytes(exporteds):
         assert (
             again == json.dumps(json.loads(again), sort_keys=True, separators=(",", ":")).encode()
         )
+
+
+def test_it_is_no_larger_than_by_a_third(exporteds):
+    params = {f"layer{n}": {"w": jnp.ones((4, 4)), "b": jnp.ones(4)} for n in range(50)}
+    many = export_of(lambda p: sum(layer["w"].sum() for layer in p.values()), params)
+    for name, exported in {**exporteds, "many": many}.items():
+        bare = dataclasses.replace(exported, mlir_module_serialized=b"").serialize()
+        text = strip_exported(exported, allow_flat_trees=False)
+        sizes = len(text), len(zlib.compress(text, 9)), len(bare), len(zlib.compress(bare, 9))
+        assert sizes[0] * 3 <= sizes[2] * 4, name
+        assert sizes[1] * 3 <= sizes[3] * 4, name
 
 
 def test_constraints(texts):
@@ -173,3 +193,11 @@ def test_mutations(texts):
     assert {"ExportedDescription", "FormatError"} <= kinds
     assert slowest < 1
     assert time.process_time() - start < 60
+
+
+def test_keys_and_weak_types():
+    exported = export_of(lambda x, key: (x * 2, key), 3.0, jax.random.key(0, impl="rbg"))
+    said = description_from_json(strip_exported(exported, allow_flat_trees=False))
+    assert [(aval.dtype, aval.weak_type) for aval in said.in_avals] == [
+        ("float32", True), ("key<rbg>", False),
+    ]  # fmt: skip

@@ -47,6 +47,12 @@ def test_fields(data):
     assert root.text(1) == "zwölf"
 
 
+def test_texts(data):
+    assert read_root(data).texts(2) == ("one", "zwölf", "")
+    assert read_root(data).texts(6) == ()
+    assert read_root(data).tables(6) == []
+
+
 @pytest.mark.parametrize("size", [0, 3, 4, 8, 20])
 def test_cut_off(data, size):
     with pytest.raises(FormatError, match="bytes has an object of"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import struct
 import subprocess
 import sys
 import time
@@ -23,8 +24,9 @@ from tests.golden.write_serialized import CASES, Pair, export_case, register_pai
 from xla_call_module.descriptions.serialized_exported import (
     NEWEST_SERIALIZATION,
     read_serialized,
+    serialization_version,
 )
-from xla_call_module.errors import FormatError, InteropError, VersionError
+from xla_call_module.errors import FormatError, InteropError, StructureError, VersionError
 from xla_call_module.exported import deserialize_exported
 
 ROOT = Path(__file__).parents[3]
@@ -138,6 +140,32 @@ def test_sharded_files_run():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["0.10.2", "0.12.0.1", "0.7.1"]
+
+
+def test_a_class_that_is_not_registered():
+    data = (GOLDEN / "0.10.2" / "registered.bin").read_bytes()
+    data = data.replace(b"golden.Pair", b"golden.Pear")
+    with pytest.raises(StructureError, match=r"registered for serialization as 'golden\.Pear'"):
+        deserialize_exported(data)
+
+
+def _with_version(data, version):
+    (root,) = struct.unpack_from("<I", data)
+    (back,) = struct.unpack_from("<i", data, root)
+    (offset,) = struct.unpack_from("<H", data, root - back + 4)
+    changed = bytearray(data)
+    struct.pack_into("<H", changed, root + offset, version)
+    return bytes(changed)
+
+
+def test_a_newer_version():
+    """JAX may read it itself; what is in it nobody knows here."""
+    data = _with_version((GOLDEN / "0.10.2" / "platforms.bin").read_bytes(), 99)
+    assert serialization_version(data) == 99
+    with pytest.raises(VersionError, match="in version 99; understood are 2 to 12"):
+        read_serialized(data)
+    if jax.__version_info__ >= (0, 10):  # older ones refuse it as well
+        assert deserialize_exported(data).fun_name == "tanh"
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,13 @@ def exported():
     return jax.export.export(jax.jit(function))(1.0)
 
 
+def test_largest_constants(exported):
+    first, second = largest_constants(exported.mlir_module_serialized, 2)
+    assert (first.type, first.bytes) == ("tensor<40x30xf32>", 4800)
+    assert (second.type, second.bytes) == ("tensor<8xi8>", 8)
+    assert "test_constants.py:" in first.location
+
+
 def test_a_file_that_would_be_too_large(exported, tmp_path, monkeypatch):
     # `bridge.save` is the function; the module of the same name is behind it
     monkeypatch.setattr(import_module("bridge.save"), "MAX_PROTO_BYTES", 10_000)
@@ -94,6 +101,20 @@ def test_hoisting_out_of_loops_and_functions():
         operands = [tf.constant(x), *map(tf.constant, values.values())]
         (found,) = Op(retarget(hoisted, "2.21")).run(operands)
     np.testing.assert_allclose(found, jax.jit(function)(x), rtol=1e-5)
+
+
+def test_small_constants_stay(exported):
+    call = from_exported(exported)
+    assert _hoist(call) == (call, {})
+    assert _hoist(call, from_bytes=4801) == (call, {})
+
+
+def test_values_that_are_known_are_not_read_again(exported):
+    call = from_exported(exported)
+    first, values = _hoist(call, from_bytes=4800)
+    assert [value.nbytes for value in values.values()] == [4800]
+    second, none = _hoist(call, from_bytes=4800, known=values)
+    assert (second, none) == (first, {})
 
 
 def test_a_constant_of_another_shape_is_not_put_back():

@@ -70,6 +70,16 @@ def test_a_call_without_shardys_is_of_the_convention_before_it(call):
     assert (made.uses_shardy, made.version) == (False, 9)
 
 
+def test_the_gradient_too():
+    vjp = from_exported(_export(_constrained).vjp())
+    assert "sdy" not in _text(retarget(vjp, "2.16"))
+
+
+def test_a_module_without_shardings_stays_as_it_is():
+    call = from_exported(export.export(jax.jit(jnp.sin))(X))
+    assert run_passes(call, [to_gspmd(parse_release("2.16"))]) is call
+
+
 def test_what_only_shardy_has_is_refused():
     def manual(x):
         spec = PartitionSpec("d")

@@ -203,6 +203,19 @@ class TestBatches:
         assert "cusolver_syrk_ffi" in _targets(call)
         assert "cusolver_syrk_ffi" not in _targets(run_passes(call, [lower_linalg()]))
 
+    def test_two_calls_with_different_symbolic_batches(self):
+        def function(a, b):
+            return jnp.linalg.cholesky(a), jnp.linalg.cholesky(jnp.concatenate([b, b]))
+
+        args = (_positive(2, 3, 3), _positive(4, 3, 3))
+        specs = export.symbolic_args_specs(args, "b, ...")[:1]
+        specs += export.symbolic_args_specs(args, "c, ...", scope=specs[0].shape[0].scope)[1:]
+        _check(function, *args, call=_call(function, *specs))
+
+    def test_an_empty_batch(self):
+        _check(jnp.linalg.cholesky, np.zeros((0, 3, 3)))
+        _check(lambda a: lax.linalg.lu(a)[0], np.zeros((2, 0, 3, 3)))
+
     def test_empty_matrices(self):
         _check(lambda a: tuple(jnp.linalg.qr(a)), np.zeros((3, 0)))
         square = np.zeros((2, 0, 0))
@@ -221,6 +234,13 @@ class TestBatches:
         for found, want in zip(_run(call, matrix), lax.linalg.lu(matrix), strict=True):
             np.testing.assert_array_equal(found, want)
 
+    def test_gradients_of_empty_matrices(self):
+        specs = (jax.ShapeDtypeStruct((1000, 0, 0), "float32"),) * 2
+        exported = export.export(jax.jit(lambda a, b: (jnp.linalg.cholesky(a), a @ b)))(*specs)
+        for _ in range(2):
+            exported = exported.vjp()
+            run_passes(from_exported(exported), [lower_linalg()])
+
 
 class TestFailures:
     """JAX puts NaN where LAPACK reports that it failed, and nowhere else in the batch."""
@@ -231,6 +251,10 @@ class TestFailures:
         np.testing.assert_array_equal(result[0], np.eye(3))
         assert np.isnan(result[1:, 2, 0]).all()
         np.testing.assert_array_equal(result, jnp.linalg.cholesky(a))
+
+    def test_singular_matrices_factor(self):
+        a = np.array([[[1.0, 2.0], [2.0, 4.0]], [[0.0, 0.0], [0.0, 0.0]]])
+        _check(lambda a: (*lax.linalg.lu(a), jnp.linalg.det(a)), a)
 
     @pytest.mark.parametrize(
         "function",
@@ -308,6 +332,16 @@ class TestThePass:
 
         with pytest.raises(InteropError, match=r"lapack_dpotrf_ffi at .*has no attribute 'lower'"):
             run_passes(_call(lacking, SQUARE[0]), [lower_linalg()])
+
+    @pytest.mark.parametrize(
+        "target",
+        [
+            "lapack_sgeev_ffi", "lapack_zgees_ffi", "lapack_dgehrd_ffi", "cusolver_geev_ffi",
+            "hiphybrid_eig_comp", "my_library",
+        ],
+    )  # fmt: skip
+    def test_what_has_no_portable_form(self, target):
+        assert not is_portable(target)
 
 
 def _norm(a):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,6 +58,24 @@ def test_what_takes_nothing_and_is_for_several_platforms_needs_a_newer_one():
     assert oldest_release(single) == parse_release("2.14")
 
 
+def test_only_the_version_is_in_the_way():
+    *_, last = _obstacles(_call(jnp.sin, "2.19"))
+    assert (last.release.name, last.removable) == ("2.18", True)
+    assert last.operation == ""
+    assert last.reason == "it reads StableHLO up to 1.7.3, and the module is 1.9.1"
+
+
+def test_only_the_convention_is_in_the_way():
+    *_, last = _obstacles(_call(jnp.sin, "2.16"))
+    assert last.reason == "it reads StableHLO up to 0.14.24, and the module is 0.17.7"
+    *_, last = _obstacles(_relabelled(_call(jnp.sin, "2.14")))
+    assert last.reason == "it takes calling conventions up to 9, not 10"
+
+
+def _relabelled(call):
+    return dataclasses.replace(call, version=10)
+
+
 def test_an_operation_that_a_release_refuses():
     *_, last = _obstacles(_call(_dot, "2.19"))
     line = _dot.__code__.co_firstlineno + 1
@@ -103,3 +123,11 @@ def test_tensorflow_agrees(function, capfd):
         with pytest.raises(tf.errors.InvalidArgumentError, match="Cannot deserialize"):
             Op(call).run([tf.constant(X)])
     capfd.readouterr()  # MLIR says at length what it does not know
+
+
+def test_the_module_stays_as_it_is():
+    call = _call(jax.lax.erf)
+    with open_module(call.module) as module:
+        before = str(module)
+        find_obstacles(call, module)
+        assert str(module) == before

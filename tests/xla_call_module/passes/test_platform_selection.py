@@ -12,7 +12,7 @@ from jax import enable_x64, export, lax
 
 from xla_call_module import from_exported
 from xla_call_module.descriptions.description_json import read_description
-from xla_call_module.errors import PlatformError
+from xla_call_module.errors import FormatError, PlatformError
 from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.platform_selection import select_platforms
 from xla_call_module.stablehlo.modules import open_module
@@ -68,6 +68,11 @@ def test_each_platform_keeps_its_branches(platforms, symbolic, x64):
         assert ("stablehlo.case" in str(module)) == (len(platforms) > 1)
 
 
+def test_all_platforms_in_their_order_are_no_change():
+    call = from_exported(_export(symbolic=False))
+    assert run_passes(call, [select_platforms(PLATFORMS)]) is call
+
+
 def test_what_only_another_platform_runs_goes():
     spec = jax.ShapeDtypeStruct((3, 3), np.float32)
     exported = export.export(jax.jit(lambda x: tuple(jnp.linalg.qr(x))), platforms=PLATFORMS)(spec)
@@ -84,9 +89,20 @@ def test_what_only_another_platform_runs_goes():
     assert read_description(chosen.exported, where="f").platforms == ("tpu",)
 
 
+def test_a_call_that_describes_nothing():
+    call = dataclasses.replace(from_exported(_export(symbolic=True)), exported=b"")
+    assert run_passes(call, [select_platforms(["cuda"])]).exported == b""
+
+
 def test_a_platform_that_is_not_there():
     call = from_exported(_export(symbolic=False))
     with pytest.raises(PlatformError, match=r"_function was lowered for cpu, cuda, tpu, and not"):
         run_passes(call, [select_platforms(["cpu", "rocm"])])
     with pytest.raises(PlatformError, match="'vulkan' is unknown"):
         run_passes(call, [select_platforms(["vulkan"])])
+
+
+def test_a_damaged_description():
+    call = dataclasses.replace(from_exported(_export(symbolic=False)), exported=b"nothing")
+    with pytest.raises(FormatError, match="A FlatBuffer of 7 bytes has an object"):
+        run_passes(call, [select_platforms(["cpu"])])

@@ -17,7 +17,7 @@ from xla_call_module.passes.gspmd import to_gspmd
 from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.remeshing import read_meshes, remesh_module
 from xla_call_module.shardings.mesh_placement import Mesh, MeshAxis
-from xla_call_module.stablehlo.modules import open_module, serialize_module
+from xla_call_module.stablehlo.modules import open_module, serialize_module, uses_shardy
 from xla_call_module.stablehlo.serialized_shardings import import_shardings
 from xla_call_module.versions import parse_release
 
@@ -194,6 +194,17 @@ def test_shardings_come_back_from_attributes(artifact):
     assert "sdy.sharding_constraint" in _text(found) or "sdy.sharding_per_value" in _text(found)
     assert "mhlo.sharding" not in _text(found)
     assert import_shardings(found) is found
+
+
+def test_without_shardings_nothing_is_changed():
+    artifact = jax.export.export(jax.jit(jnp.tanh))(X).mlir_module_serialized
+    assert import_shardings(artifact) is artifact
+    assert read_meshes(artifact) == ()
+
+
+def test_both_forms_use_shardy(artifact):
+    with open_module(artifact) as module:
+        assert uses_shardy(module)
 
 
 @pytest.mark.parametrize("mesh", [_mesh(data=8), _mesh(x=4, y=2)], ids=str)

@@ -15,7 +15,7 @@ from jax.scipy import special
 
 from tests.exports import call_of
 from xla_call_module import from_exported, retarget
-from xla_call_module.errors import VersionError
+from xla_call_module.errors import FormatError, StructureError, VersionError
 from xla_call_module.passes.obstacles import oldest_release
 from xla_call_module.runtime.op import Op
 from xla_call_module.stablehlo.call_graph import COMPOSITE
@@ -89,6 +89,14 @@ class TestVersions:
             _run(call, np.ones((4, 3), np.float32))[0], _two(jnp.ones((4, 3))), rtol=1e-6
         )
 
+    def test_an_artifact_is_never_made_newer(self, call):
+        old = retarget(call, "2.14")
+        assert retarget(old, "2.21").stablehlo_version == old.stablehlo_version
+        assert retarget(old, "2.21").version == 8
+
+    def test_a_release_to_come(self, call):
+        assert retarget(call, "2.99") == retarget(call, RELEASES[-1])
+
     def test_the_oldest_by_default(self, call):
         assert retarget(call) == retarget(call, "2.14")
         assert oldest_release(retarget(call)) == RELEASES[0]
@@ -98,6 +106,15 @@ class TestVersions:
                 oldest = oldest_release(retarget(call, release))
                 # 2.20 reads what is newer in name alone
                 assert oldest.tensorflow == min(release.tensorflow, (2, 20))
+
+    @pytest.mark.parametrize("version", ["2.13", "two", "", 2.16])
+    def test_no_release(self, call, version):
+        with pytest.raises(VersionError, match="TensorFlow"):
+            retarget(call, version)
+
+    def test_no_call(self):
+        with pytest.raises(StructureError, match=r"Expected a CallModule, got Exported.*bridge"):
+            retarget(export.export(jax.jit(jnp.sin))(1.0), "2.18")
 
 
 class TestShardy:
@@ -112,11 +129,19 @@ class TestShardy:
         made = retarget(sharded, release)
         assert (made.uses_shardy, made.version) == (False, 9)
 
+    @pytest.mark.parametrize("release", ["2.20", "2.21"])
+    def test_it_is_kept_above(self, sharded, release):
+        made = retarget(sharded, release)
+        assert (made.uses_shardy, made.version) == (True, 10)
+
     def test_the_op_takes_it(self, sharded):
         x = np.arange(6, dtype=np.float32).reshape(2, 3)
         np.testing.assert_allclose(
             _run(retarget(sharded, "2.21"), x)[0], jax.jit(_two)(x), rtol=1e-6
         )
+
+    def test_by_default_it_is_kept(self, sharded):
+        assert retarget(sharded) == retarget(sharded, "2.20")
 
 
 def _accurate(x):
@@ -177,3 +202,8 @@ class TestWhatCannotBeExpressed:
         match = r"vhlo\.scatter_v2 at \S+\.py:\d+.* that runs it is 2\.18"
         with pytest.raises(VersionError, match=match):
             retarget(vjp, "2.17")
+
+    def test_a_damaged_module(self, call):
+        damaged = dataclasses.replace(call, module=call.module[: len(call.module) // 2])
+        with pytest.raises(FormatError, match="bytes are not a StableHLO portable artifact"):
+            retarget(damaged, "2.18")

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.xla_call_module.trees import tree_nodes
-from xla_call_module.errors import InteropError
+from xla_call_module.errors import FormatError, InteropError
 from xla_call_module.pytrees.node_classes import find_class, public_path
 from xla_call_module.pytrees.tree_description import StaticData, describe_tree, leaf_paths, outline
 from xla_call_module.pytrees.tree_nodes import TreeNode
@@ -110,6 +110,13 @@ def test_static_data_of_another_length():
     assert restore_tree(node) == jax.tree.structure(Data(1.0))
 
 
+def test_types_that_are_known():
+    with pytest.raises(FormatError, match=r"type 'os:system' in a pytree of the file is unknown"):
+        restore_tree(
+            TreeNode("class", "m:C", (), (), TreeNode("type", "os:system"))
+        ) and restore_tree(TreeNode("tuple", children=(TreeNode("type", "os:system"),)))
+
+
 def test_names_of_classes():
     result = type(jnp.linalg.qr(jnp.eye(2)))
     assert find_class(public_path(result)) is result
@@ -133,6 +140,12 @@ def test_a_class_that_takes_arrays_only():
         (TreeNode("value", value=0),),
         (TreeNode("value", value="x"),),
     )
+
+
+def test_classes_without_end():
+    nodes = tuple(TreeNode("class", f"m:C{number}") for number in range(1001))
+    with pytest.raises(FormatError, match="has 1001 classes; expected at most 1000"):
+        restore_tree(TreeNode("list", children=nodes))
 
 
 def test_a_class_that_looks_at_its_values():

@@ -88,6 +88,14 @@ def _is_equivalent(left, right):
     return (whole or forms[0] == forms[1]) and left.memory_kind == right.memory_kind
 
 
+def test_both_versions_of_an_order_are_equivalent():
+    short = tiled([2, 3, 4], iota_order([4, 6], [1, 0]), ["manual"])
+    listed = tiled([2, 3, 4], short.order.devices(), ["manual"])
+    assert short.is_equivalent_to(listed)
+    assert not short.is_equivalent_to(tiled([2, 3, 4], iota_order([24]), ["manual"]))
+    assert not short.is_equivalent_to(Sharding(memory="pinned_host"))
+
+
 def test_on_eight_devices():
     """`devices_indices_map`, `shard_shape` and equivalence on real devices, in their own process.
 
@@ -198,3 +206,18 @@ def test_the_order_of_a_mesh_is_that_of_its_devices():
     assert found.order == listed_order([3, 2, 1, 0])
     alone = place(Placement(Mesh((), (3,))), 2)
     assert device_indices(alone, (2, 2)) == {3: (slice(None), slice(None))}
+
+
+@pytest.mark.parametrize(
+    ("sharding", "text"),
+    [
+        (Sharding(), "replicated"),
+        (tiled([4, 1, 2], subgroups=["replicated"]), "4 x 1 parts over 8 devices"),
+        (
+            place(Placement(Mesh((MeshAxis("a", 2),)), (DimAxes(), DimAxes(("a",)))), 2),
+            "(whole, a) on the mesh a 2",
+        ),
+    ],
+)
+def test_how_it_is_said_in_messages(sharding, text):
+    assert str(sharding) == text

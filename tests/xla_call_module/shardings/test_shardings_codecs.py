@@ -105,6 +105,19 @@ def test_texts_of_xla(text):
     assert sharding_to_proto(found) == wanted.to_proto().SerializeToString()
 
 
+def test_parts_are_summands():
+    assert sharding_from_text(
+        '{unreduced metadata={op_type="sdy::reduction_op" op_name="SUM"}}'
+    ) == Sharding("unreduced")
+
+
+def test_where_it_was_set_is_left_out():
+    text = '{devices=[2]<=[2] metadata={op_name="a{}" source_file="f.py" source_line=3}}'
+    assert sharding_from_text(text) == tiled([2])
+    data = xla_client.HloSharding.from_string(text).to_proto().SerializeToString()
+    assert sharding_from_proto(data) == tiled([2])
+
+
 @pytest.mark.parametrize(
     ("text", "match"),
     [

@@ -137,6 +137,12 @@ def test_what_never_ends_is_refused_at_once(use, graph, message):
     assert time.monotonic() - begin < _LIMIT
 
 
+def test_many_calls_of_one_function():
+    """So a network of a thousand equal layers may look."""
+    exported = _exported(_artifact([[1] * 1000, [2] * 3, []]))
+    assert float(to_exported(from_exported(exported)).call(np.float32(0))[0]) == 4001
+
+
 def test_numbers_that_follow_from_numbers():
     """Each case takes the one before twice, on the way to the index of the platform."""
     lines = ["%c0 = stablehlo.constant dense<0> : tensor<i32>",

@@ -47,3 +47,14 @@ def test_one_element(element):
         # It is a copy that is printed, and the module stays as it is.
         assert module.operation.verify()
         assert len(find_main(module).regions[0].blocks[0].operations) == 3
+
+
+def test_several_elements():
+    with make_ir_context():
+        many = str(list(range(1000)))
+        _, constants = _constants(
+            ("[1, 2]", "tensor<2xi32>"),
+            ("[(1.0, 0.0), (0.0, 0.0)]", "tensor<2xcomplex<f32>>"),
+            (many, "tensor<1000xi32>"),
+        )
+        assert [splat(constant) for constant in constants] == [None, None, None]
