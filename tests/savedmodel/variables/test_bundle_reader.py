@@ -10,8 +10,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import bridge
 import savedmodel
@@ -24,7 +26,7 @@ from savedmodel.variables.piece_checksums import PIECE_SIZE
 from savedmodel.variables.tensor_bundle import read_index
 from tests.policy.source import ROOT
 from xla_call_module.dtypes import DTYPES, WIDE
-from xla_call_module.errors import DtypeError, FormatError
+from xla_call_module.errors import DtypeError, FormatError, StructureError
 
 DATA = "variables/variables.data-00000-of-00001"
 
@@ -57,6 +59,39 @@ def folder(exported, tmp_path):
 def _same(left, right):
     assert (left.dtype, left.shape) == (right.dtype, right.shape)
     assert left.tobytes() == right.tobytes()
+
+
+def test_every_dtype_and_shape(folder):
+    variables = savedmodel.read(folder).variables
+    assert {variable.name for variable in variables} == PARAMS.keys()
+    for variable in variables:
+        value = variable.shared()
+        _same(value, PARAMS[variable.name])
+        _same(value, variable.to_numpy())
+        assert type(value) is np.ndarray
+        assert not value.flags.writeable
+        assert value.flags.aligned
+
+
+def test_after_tensorflow_saved_it_again(folder, tmp_path):
+    loaded = tf.saved_model.load(folder)
+    tf.saved_model.save(loaded, tmp_path / "again", signatures=loaded.signatures)
+    # TensorFlow puts tensors next to each other in the file.
+    for variable in savedmodel.read(tmp_path / "again").variables:
+        assert variable.shared().flags.aligned
+        _same(variable.shared(), PARAMS[variable.name])
+        if variable.dtype.name != "bool":
+            _same(np.asarray(jnp.asarray(variable.shared())), PARAMS[variable.name])
+
+
+def test_a_value_that_comes_from_no_file():
+    dtype = next(dtype for dtype in DTYPES if dtype.name == "bfloat16")
+    value = _values(dtype, (2, 3))
+    variable = savedmodel.Variable("w", dtype, (2, 3), chunks=lambda: iter([value]))
+    _same(variable.shared(), value)
+    assert not variable.shared().flags.writeable
+    with pytest.raises(StructureError, match="The variable w has no value"):
+        savedmodel.Variable("w", dtype, (2, 3)).shared()
 
 
 def _flip(path, offset):
@@ -143,6 +178,12 @@ def test_a_model_outlives_its_folder(folder, exported):
 def test_a_data_file_that_is_too_short(folder, size, message):
     os.truncate(folder / DATA, min(size, (folder / DATA).stat().st_size - 1))
     with pytest.raises(FormatError, match=rf"data-00000-of-00001, byte \d+: {message}"):
+        savedmodel.read(folder)
+
+
+def test_a_missing_data_file(folder):
+    (folder / DATA).unlink()
+    with pytest.raises(FormatError, match="data-00000-of-00001, byte 0: no file is there"):
         savedmodel.read(folder)
 
 
