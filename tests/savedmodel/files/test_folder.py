@@ -441,19 +441,6 @@ def test_other_errors_of_the_rename_are_passed_on(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_writer_left_is_removed_by_a_writer_of_another_name(tmp_path):
-    left, aside, young = (
-        tmp_path / f".{name}"
-        for name in ("a.jax-tf-bridge-01", "b.jax-tf-bridge-02.old", "c.jax-tf-bridge-03")
-    )
-    for folder in (left, aside, young):
-        folder.mkdir()
-    for folder in (left, aside):
-        os.utime(folder, (0, 0))
-    _write(tmp_path / "m", "1")
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == [aside.name, young.name, "m"]
-
-
 def test_errors_of_the_system_name_the_target_and_no_hidden_folder(tmp_path):
     """Of a file system that nobody can make a folder in, and of a file that cannot be written."""
     with pytest.raises(OSError, match=r"'/proc/m'$"), hidden_folder(Path("/proc"), "m"):

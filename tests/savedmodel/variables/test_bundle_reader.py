@@ -115,13 +115,6 @@ def test_a_damaged_tensor_and_its_neighbours(folder):
             variable.to_numpy()
 
 
-def test_a_bool_that_is_neither(tmp_path):
-    data = np.array([0, 1, 2], np.uint8)
-    write_bundle(tmp_path / "v", [BundleTensor("b", 10, (3,), lambda: [data])])
-    with pytest.raises(FormatError, match="'b' is bool, and has a byte 2"):
-        SharedTensor(read_index(tmp_path / "v"), "b")()
-
-
 def test_a_bool_that_is_neither_in_any_piece(tmp_path):
     for place in (0, PIECE_SIZE - 1, PIECE_SIZE):
         data = np.zeros(PIECE_SIZE + 1, np.uint8)

@@ -266,13 +266,6 @@ def test_the_pieces_give_the_whole(data, piece):
     assert whole_checksum(pieces, len(data)) == google_crc32c.value(data)
 
 
-def test_a_bool_that_is_neither(tmp_path):
-    data = np.array([0, 1, 2], np.uint8)
-    write_bundle(tmp_path / "v", [BundleTensor("b", BOOL, (3,), lambda: [data])])
-    with pytest.raises(FormatError, match="'b' is bool, and has a byte 2"):
-        TensorParts(read_index(tmp_path / "v"), "b")(((0, 1),))
-
-
 def test_no_more_than_a_few_megabytes_are_read_at_a_time(tmp_path, monkeypatch):
     sizes = []
     read = DataFiles.read
