@@ -35,6 +35,7 @@ SMALL = tuple(
         "distribution",
         "golden",
         "matrix",
+        "operations",
         "savedmodel",
         "xla_call_module",
     )

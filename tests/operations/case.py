@@ -17,8 +17,12 @@ COMPLEX = ("complex64", "complex128")
 NUMBERS = (*FLOATS, *INTEGERS)
 ALL = (*NUMBERS, "bool")
 
-# What is made of a case. `static` alone runs of every dtype, the others of the first one.
+# What is made of a case. `static` alone runs of every dtype that an operand may have, the others of
+# the first one.
 FORMS = ("static", "one row", "empty", "symbolic", "vmap", "gradient", "second gradient")
+# Those that targets have which are given what JAX has transformed: another `vmap` or another order
+# has no operations that the other cells have not, while lifting has rules for each.
+FORMS_OF_FILES = tuple(form for form in FORMS if form not in ("vmap", "second gradient"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +57,10 @@ class Case:
         """Return whether there is such a form of such a dtype."""
         if dtype not in self.dtypes or form in self.without:
             return False
+        is_first = dtype == self.dtypes[0]
         if form == "static":
-            return True
-        if dtype != self.dtypes[0] or not self.operands:
+            return is_first or any(operand.dtype is None for operand in self.operands)
+        if not is_first or not self.operands:
             return False
         if form in ("one row", "empty", "symbolic"):
             return self.elementwise or any(operand.rows for operand in self.operands)

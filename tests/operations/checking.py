@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -29,9 +30,17 @@ def all_batches(forms: Sequence[str]) -> tuple[Batch, ...]:
     return tuple(batch for batch in found if batch not in quick)
 
 
-def name_of(batch: Batch) -> str:
-    """Return the id of the test of a batch."""
-    return batch.name
+def named(found: Sequence[Batch]) -> dict[str, Batch]:
+    """Return batches by names for their tests, which more cases leave as they are."""
+    counts: Counter[str] = Counter()
+    names = {}
+    for batch in found:
+        first = batch.cases[0]
+        kind = "elements" if first.elementwise else "long" if first.long else "arrays"
+        name = f"{batch.dtype} {batch.form} {first.name if len(batch.cases) == 1 else kind}"
+        counts[name] += 1
+        names[f"{name} {counts[name]}"] = batch
+    return names
 
 
 def check(target: Target, batch: Batch, folder: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tests.operations.cases import (
     arrays,
+    compositions,
     convolutions,
+    edges,
     images,
     linear_algebra,
     loops,
@@ -27,6 +29,8 @@ CASES = (
     *transforms.CASES,
     *sampling.CASES,
     *images.CASES,
+    *compositions.CASES,
+    *edges.CASES,
     *modules.CASES,
     *numbers.CASES,
     *loops.CASES,

@@ -18,10 +18,12 @@ from jax import export
 
 import bridge
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
-from bridge.litert.lowering.storage_dtypes import at_boundary, from_boundary
+from bridge.litert.lowering.storage_dtypes import at_boundary
 from bridge.litert.runtime import Runtime
 from bridge.litert.worker_process import LiteRTProcess
 from tests.operations.artifacts import Artifact, Batch, precision, transformed
+from tests.operations.boundary import from_boundary
+from tests.operations.case import FORMS, FORMS_OF_FILES
 from tests.operations.operands import Array
 
 
@@ -32,11 +34,13 @@ class Target(Protocol):
         name: its name.
         ulps: by how many units in the last place its results may differ from JAX's.
         zeros: whether the signs of zeros are JAX's.
+        forms: the forms of cases that it is brought.
     """
 
     name: str
     ulps: float
     zeros: bool
+    forms: tuple[str, ...]
 
     def run(self, batch: Batch, folder: Path) -> list[list[Array]]:
         """Return the results of each call of the artifact of a batch."""
@@ -48,6 +52,7 @@ class LiftedToJax:
     name = "JAX"
     ulps = 16.0
     zeros = True
+    forms = FORMS
 
     def run(self, batch: Batch, folder: Path) -> list[list[Array]]:
         """Lift the plain form, and transform what was lifted."""
@@ -67,6 +72,7 @@ class TensorFlowByXla:
     name = "TensorFlow"
     ulps = 16.0
     zeros = True
+    forms = FORMS_OF_FILES
 
     def run(self, batch: Batch, folder: Path) -> list[list[Array]]:
         """Save, load, and call the signature."""
@@ -89,6 +95,7 @@ class TensorFlowOperations:
     name = "TensorFlow operations"
     ulps = 32.0
     zeros = True
+    forms = FORMS_OF_FILES
 
     def __init__(self) -> None:
         """Start the process."""
@@ -128,6 +135,7 @@ class OnnxRuntime:
     name = "ONNX Runtime"
     ulps = 64.0
     zeros = False
+    forms = FORMS_OF_FILES
 
     def run(self, batch: Batch, folder: Path) -> list[list[Array]]:
         """Convert and run; complex numbers are pairs outside."""
@@ -158,6 +166,7 @@ class LiteRT:
     name = "LiteRT"
     ulps = 64.0
     zeros = False
+    forms = FORMS_OF_FILES
 
     def __init__(self) -> None:
         """Start the process."""

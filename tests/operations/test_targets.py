@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.operations.case import FORMS
-from tests.operations.checking import all_batches, check, name_of, quick_batches
+from tests.operations.checking import all_batches, check, named, quick_batches
 from tests.operations.targets import TARGETS, opened
-
-QUICKEST = "JAX"
 
 
 @pytest.fixture(scope="module")
@@ -18,20 +16,21 @@ def right(request, artifacts):
         yield lambda batch: check(target, batch, artifacts)
 
 
-def _targets(*, slow):
-    marks = {name: pytest.mark.slow if slow(name) else () for name in TARGETS}
-    return pytest.mark.parametrize(
-        "right", [pytest.param(name, marks=mark) for name, mark in marks.items()], indirect=True
-    )
+def _in_each_target(batches, marks=()):
+    found = [
+        pytest.param(target, batch, id=f"{target} {name}", marks=marks)
+        for target, kind in TARGETS.items()
+        for name, batch in named(batches).items()
+        if batch.form in kind.forms
+    ]
+    return pytest.mark.parametrize(("right", "batch"), found, indirect=["right"])
 
 
-@_targets(slow=lambda name: name != QUICKEST)
-@pytest.mark.parametrize("batch", quick_batches(), ids=name_of)
+@_in_each_target(quick_batches())
 def test_each_case_of_one_dtype(right, batch):
     right(batch)
 
 
-@_targets(slow=lambda _: True)
-@pytest.mark.parametrize("batch", all_batches(FORMS), ids=name_of)
+@_in_each_target(all_batches(FORMS), pytest.mark.slow)
 def test_each_case_of_all_dtypes_and_forms(right, batch):
     right(batch)

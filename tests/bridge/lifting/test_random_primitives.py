@@ -15,18 +15,6 @@ from xla_call_module.errors import UnsupportedError
 from xla_call_module.stablehlo.modules import open_context
 
 
-@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
-def test_same_numbers_one_by_one_and_mapped(impl):
-    def function(data):
-        keys = random.split(random.wrap_key_data(data, impl=impl), 2)
-        return random.normal(keys[0], (3, 5)), random.key_data(random.fold_in(keys[1], 7))
-
-    data = random.key_data(random.key(3, impl=impl))
-    lifted, pair = lift(function, data), jnp.stack([data, data + 1])
-    assert_same(jax.jit(lifted)(data), jax.jit(function)(data))
-    assert_same(jax.jit(jax.vmap(lifted))(pair), jax.jit(jax.vmap(function))(pair))
-
-
 def test_typed_keys():
     function = lambda key: (random.split(key), random.uniform(key, (3,)))  # noqa: E731
     (keys, numbers), (expected, others) = (

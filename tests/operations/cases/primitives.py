@@ -729,7 +729,7 @@ CASES = (
         note="algorithms",
         by=lambda f, x: [
             f(x, x, precision=lax.DotAlgorithmPreset[name])
-            for name in ("BF16_BF16_F32_X3", "BF16_BF16_F32_X6")
+            for name in ("BF16_BF16_F32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6")
         ],
     ),
     *_products("ragged_dot", Operand((5, 4)), Operand((3, 4, 2)), fixed([2, 0, 3], "int32")),

@@ -19,39 +19,6 @@ Z = (REAL + 1j * IMAG).astype(np.complex64)
 X = REAL.astype(np.float32)
 
 
-def _moved(z):
-    spread = jnp.where(z.real > 0, z, 1j)[::-1].T
-    return jnp.pad(spread, ((1, 0), (0, 2)), constant_values=1j), z[1:, ::2], z[jnp.array([2, 0])]
-
-
-def _written(z):
-    put = lax.dynamic_update_slice(z, z[:1, :2] + 1, (2, 3))
-    return put.at[jnp.array([0, 0])].add(z[:2]), put.at[1].set(2j), z.at[0].add(-z[1])
-
-
-def _mixed(z):
-    x = z.real
-    return lax.complex(x, -x), x + z, x.astype(z.dtype), z == z.T.T, z != 3, (x * Z, jnp.sum(Z) * x)
-
-
-def _looped(z):
-    state = (z[0], z[0] * 2, z[0, ::-1])
-    looped = lax.while_loop(
-        lambda v: jnp.abs(v[0][0]) < 9, lambda v: (v[1], v[2], v[0] * (1 + 1j)), state
-    )
-    carried = lax.scan(lambda c, x: (c * z[0, 0] + x, c), jnp.complex64(0), z[0])
-    return looped, carried, lax.cond(True, lambda: z * 1j, lambda: z)
-
-
-def _ordered(z):
-    return jnp.sort(z, 0), jnp.argsort(z, 1), lax.sort((z, z.imag), num_keys=1)
-
-
-@pytest.mark.parametrize("function", [_moved, _written, _mixed, _looped, _ordered])
-def test_operations(function):
-    check(function, Z, by=PAIRS)
-
-
 def test_products_of_parts():
     z = ComplexParts(Z.real, Z.imag)
     made = multiply(z, product(z, (0,)))

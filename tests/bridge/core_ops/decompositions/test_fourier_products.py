@@ -21,15 +21,6 @@ def waves(*shape):
     return np.sin(np.arange(np.prod(shape)) ** 1.3).astype(np.float32).reshape(shape)
 
 
-def test_several_axes_of_doubles():
-    def several(z):
-        made = jnp.fft.fft2(z), jnp.fft.ifftn(z), jnp.fft.rfftn(z.real), jnp.fft.ihfft(z.real)
-        return made, jnp.fft.irfftn(z, s=(3, 4, 6)), jnp.fft.hfft(z)
-
-    z = waves(3, 4, 5) + 1j * waves(5, 4, 3).T.astype(np.complex128)
-    check(several, z, by=BY, rtol=1e-13, wide=True)
-
-
 def test_transforms_stay_composites_of_pairs():
     shape = jax.export.symbolic_shape("b, 8") if has_symbolic_composites() else (2, 8)
     spec = jax.ShapeDtypeStruct(shape, "complex64")

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from bridge.exporting.revision import read_revision
+from bridge.exporting.environment import read_revision
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

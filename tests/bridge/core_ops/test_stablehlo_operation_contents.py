@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from bridge.core_ops.module_contents import ModuleContents
+from bridge.core_ops.stablehlo_operation import ModuleContents
 from xla_call_module.exported import from_exported
 
 X = np.ones((4, 2), np.float32)

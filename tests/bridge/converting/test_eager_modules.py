@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bridge.converting.module_call import to_module_call
+from bridge.converting.eager import to_module_call
 from xla_call_module import from_exported
 
 X = np.arange(3, dtype=np.float32)
