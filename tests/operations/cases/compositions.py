@@ -21,7 +21,8 @@ _numpy = Lines("jax.numpy", FLOATS)
 _static = Lines("jax.numpy", FLOATS, without=("symbolic", "empty", "one row"))
 _filled = Lines("jax.numpy", FLOATS, without=("empty",))
 _lax = Lines("jax.lax", FLOATS)
-_loops = Lines("jax.lax", FLOATS, without=("gradient", "second gradient"))
+_some = Lines("jax.lax", FLOATS, without=("empty",))
+_loops = Lines("jax.lax", FLOATS, without=("empty", "gradient", "second gradient"))
 
 
 def _broadcast(x):
@@ -241,7 +242,7 @@ CASES = (
         "sum", fixed(np.full(100_000, 0.1)), note="many",
         by=lambda f, x: [f(x), x.reshape(50, 2000).mean(1)],
     ),
-    *_lax(
+    *Lines("jax.lax", FLOATS, without=("empty", "vmap", "gradient", "second gradient"))(
         "reduce", M, note="from a value",
         by=lambda f, x: [f(x, x[0, 0], lax.max, (1,)), f(x, x[0, 0], lax.add, (1,))],
     ),
@@ -307,7 +308,7 @@ CASES = (
             lambda v: v.sum() < 50 + y[0, 0], lambda v: 2 * v + abs(y) + 1, abs(x)
         ),
     ),
-    *_lax(
+    *_some(
         "scan", PLAIN, note="weights",
         by=lambda f, x: f(lambda c, row: (jnp.tanh(c @ (x[:1].T @ x[:1]) + row), c.sum()), x[0], x),
     ),

@@ -99,8 +99,8 @@ CASES = (
         by=lambda f, x, i: [f(x, i, _ROWS, (1, 4), mode=mode) for mode in ("clip", "fill")],
     ),
     *Lines("jax.lax", ("float32", "int32", "uint32"))(
-        "scatter_add", Operand((5, 4)), fixed([[2], [2**31 + 1], [7]], "uint32"), M,
-        note="unsigned", by=lambda f, x, i, u: f(x, i, u[:3], _PUT),
+        "scatter_add", Operand((5, 4)), fixed([[2], [2**31 + 1], [7]], "uint32"), Operand((3, 4)),
+        note="unsigned", by=lambda f, x, i, u: f(x, i, u, _PUT),
     ),
     *Lines("jax.lax", ("float32", "int32", "uint32"), without=("vmap",))(
         "dynamic_slice", Operand((5, 4)), fixed(2**31 + 1, "uint32"), note="unsigned",

@@ -16,6 +16,7 @@ POSITIVE = made(lambda: _DRAWN @ _DRAWN.T + np.eye(4), 4, 4)
 SYMMETRIC = made(lambda: _DRAWN + _DRAWN.T, 4, 4)
 LOWER = made(lambda: np.tril(_DRAWN) + 3 * np.eye(4), 4, 4)
 TALL = made(lambda: np.random.default_rng(1).normal(size=(5, 3)), 5, 3)
+WIDE = made(lambda: np.random.default_rng(1).normal(size=(3, 5)), 3, 5)
 RIGHT = rows(4, 2, extreme=False)
 B = Operand((4, 2), extreme=False)
 VECTOR = Operand((4,), 0.5, 2.0, extreme=False)
@@ -45,6 +46,9 @@ _singular = Lines("jax.numpy.linalg", ("float32",), loose=64, without=("second g
 _products = Lines("jax.numpy.linalg", (*FLOATS, "int32"), loose=2)
 _values = Lines("jax.numpy.linalg", ("float32", "float64"), loose=64, without=("second gradient",))
 _alone = ("vmap", "gradient", "second gradient")
+_values_of_scipy = Lines(
+    "jax.scipy.linalg", ("float32", "float64"), loose=64, without=("second gradient",)
+)
 _none = Lines("jax.lax.linalg", ("float32", "float64"), loose=64, without=_alone)
 _scipy_none = Lines("jax.scipy.linalg", ("float32", "float64"), loose=64, without=_alone, long=True)
 _long = Lines("jax.scipy.linalg", ("float32", "float64"), loose=64, long=True)
@@ -85,11 +89,13 @@ CASES = (
     *_linalg("matrix_power", SQUARE, n=-2),
     *_linalg("qr", TALL),
     *_linalg("qr", TALL, mode="r"),
+    *_linalg("qr", TALL, note="complete", by=lambda f, x: f(x, mode="complete")[1]),
     *_values("svd", TALL, compute_uv=False),
     *_values(
         "svd", TALL, note="vectors", by=lambda f, x: [abs(y) for y in f(x, full_matrices=False)]
     ),
     *_values("svdvals", TALL),
+    *_values("svdvals", WIDE, note="wide"),
     *_values("eigh", SYMMETRIC, by=_up_to_signs),
     *_values("eigvalsh", SYMMETRIC),
     *_real("matrix_rank", TALL),
@@ -163,13 +169,10 @@ CASES = (
     *_scipy("qr", TALL, mode="economic"),
     *_scipy("qr_multiply", TALL, Operand((3, 5), extreme=False), mode="right"),
     *_long("polar", SQUARE),
+    *_values_of_scipy("polar", SQUARE, method="svd"),
     *_long("expm_frechet", SQUARE, SYMMETRIC),
-    *Lines("jax.scipy.linalg", ("float32", "float64"), loose=64, without=("second gradient",))(
-        "svd", TALL, compute_uv=False
-    ),
-    *Lines("jax.scipy.linalg", ("float32", "float64"), loose=64, without=("second gradient",))(
-        "eigh", SYMMETRIC, by=_up_to_signs
-    ),
+    *_values_of_scipy("svd", TALL, compute_uv=False),
+    *_values_of_scipy("eigh", SYMMETRIC, by=_up_to_signs),
     *Lines(
         "jax.scipy.linalg",
         ("float32", "float64"),
