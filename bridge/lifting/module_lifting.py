@@ -28,7 +28,7 @@ from bridge.lifting.known_values import (
 )
 from bridge.lifting.lifted_operation import LiftedRegion, LiftingRule
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
-from bridge.lifting.name_stacks import NameStacks, Tracebacks, call_context
+from bridge.lifting.name_stacks import NameStacks, Tracebacks, call_context, called_name
 from bridge.lifting.splits import slices_in, split_of
 from bridge.lifting.uncertain_sizes import with_size
 from xla_call_module.errors import InteropError, StructureError, quote
@@ -224,7 +224,8 @@ class _Lifting:
         operands = [_passed(resolved(operand)) for operand in operands]
         known = tuple(_key_of(operand) for operand in operands)
         if (name, known) not in self._jits:
-            self._jits[name, known] = _NamedCall(name, walk, operands)
+            called = name if call is None else called_name(call)
+            self._jits[name, known] = _NamedCall(called, walk, operands)
         return self._jits[name, known](operands)
 
     def _size(self, name: str) -> int:

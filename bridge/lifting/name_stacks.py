@@ -20,8 +20,11 @@ from jax.extend import source_info_util
 
 from bridge.core._jax import traceback_at
 from xla_call_module._jax import location_kind
+from xla_call_module.stablehlo.attributes import callee_of
 from xla_call_module.stablehlo.operation_locations import Frame, first_frame, location_name
 
+# A call in transformations, as in `jvp(jit(f))`, of which the stack is `jvp()`.
+_TRANSFORMED = re.compile(r"(.*\()(p?jit\([^()]*\))(\)+)")
 # Parts that lowering adds: in front of what is in a region, and for calls that have no name.
 _REGIONS = re.compile(r"body|body_pred|cond|branch_\d+_fun")
 _CALLS = frozenset({"closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "eval_jaxpr"})
@@ -93,8 +96,15 @@ class NameStacks:
 
 def call_context(call: Any) -> AbstractContextManager[Any]:
     """Return the context in which the operations of a function are bound in place of a call."""
-    *_, name = _parts(location_name(call)) or [""]
-    return source_info_util.set_name_stack(_extend(source_info_util.current_name_stack(), [name]))
+    *_, last = _parts(location_name(call))
+    return source_info_util.set_name_stack(_extend(source_info_util.current_name_stack(), [last]))
+
+
+def called_name(call: Any) -> str:
+    """Return the name of the function that a call is of, which may be another one in its module."""
+    *_, last = _parts(location_name(call))
+    named = re.fullmatch(r"p?jit\(([^()]*)\)", last)
+    return named[1] if named else callee_of(call)
 
 
 def _extend(stack: Any, scopes: Iterable[str]) -> Any:
@@ -112,6 +122,8 @@ def _parts(name: str) -> list[str]:
             parts[-1] += f"/{piece}"
         else:
             parts.append(piece)
+        if "(" in piece and (transformed := _TRANSFORMED.fullmatch(parts[-1])):
+            parts[-1:] = [transformed[1] + transformed[3], transformed[2]]
     return parts
 
 

@@ -140,9 +140,9 @@ def _is_size(number: Dimension) -> bool:
 
 def _number(value: Any) -> int | None:
     """Return the only element of a constant, if it is an integer."""
-    if not isinstance(value, (int, np.integer, np.ndarray, jax.Array)):
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    if isinstance(value, jax.core.Tracer) or kind not in ("i", "u") or np.size(value) != 1:
         return None
-    if isinstance(value, jax.core.Tracer) or np.size(value) != 1:
-        return None
-    element = np.asarray(value).reshape(())
-    return int(element) if element.dtype.kind in "iu" else None
+    return int(np.asarray(value).reshape(()))

@@ -8,7 +8,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import os
 import pickle
+import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +19,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jaxlib
 import numpy as np
 from jax import enable_x64, export
 
@@ -28,6 +32,27 @@ _CARRIED = ("bfloat16",)
 _SIZES = (3, 1, 5)
 # What is this loose is a series of many steps.
 _SERIES = 16
+
+
+def folder_of_this_table(parent: Path) -> Path:
+    """Return the folder of artifacts that this JAX makes of these sources; those of others go.
+
+    Args:
+        parent: the folder that keeps it from one run to the next.
+    """
+    sources = [path.read_text() for path in sorted(Path(__file__).parent.rglob("*.py"))]
+    versions = [sys.version, jax.__version__, jaxlib.__version__, np.__version__]
+    settings = [os.environ.get("XLA_FLAGS"), *map(str, jax.config.values.items())]
+    named, kept = (
+        hashlib.sha256("\n".join(map(str, each)).encode()).hexdigest()[:12]
+        for each in (sources, versions + settings)
+    )
+    for other in parent.glob("*"):
+        if other.name != named:
+            shutil.rmtree(other, ignore_errors=True)
+    folder = parent / named / kept
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @dataclass(frozen=True, slots=True)

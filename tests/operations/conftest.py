@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from tests.rounds import shared_folder
+from tests.operations.artifacts import folder_of_this_table
 
 
 @pytest.fixture(scope="session")
-def artifacts(tmp_path_factory):
-    """The folder of what JAX exports and computes, once for all processes of a run."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = shared_folder() or folder.parent
-    return folder / "operations"
+def artifacts(request):
+    """The folder of what JAX exports and computes: once for all processes, and for later runs."""
+    return folder_of_this_table(request.config.cache.mkdir("operations"))

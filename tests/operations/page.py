@@ -29,7 +29,7 @@ def section(cases: int, subjects: int, entries: Iterable[Deviation]) -> str:
     rows: dict[tuple[str, str, str], set[str]] = {}
     for entry in entries:
         if entry.outcome != "absent":
-            names = ", ".join(f"`{name}`" for name in _unique(entry.cases))
+            names = ", ".join(f"`{name}`" for name in _unique(entry.cases) if name != "*") or "all"
             which = ", ".join((*entry.dtypes, *entry.forms))
             word = entry.outcome + (f" ({which})" if which else "")
             rows.setdefault((names, word, entry.reason), set()).update(entry.targets or TARGETS)

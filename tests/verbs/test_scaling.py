@@ -16,6 +16,7 @@ import tensorflow as tf
 
 import bridge
 from bridge.diff import diff
+from bridge.litert.lowering.call_lowering import lower_call
 from tests.work import superlinear, times_called
 from xla_call_module import from_exported
 from xla_call_module._jax import parse_artifact, serialize_artifact
@@ -258,6 +259,20 @@ def test_many_factorizations():
         spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 2, 2"), "float32")
         call = from_exported(jax.export.export(jax.jit(factorize), platforms=["cpu"])(spec))
         return lambda: run_passes(call, [lower_linalg()])
+
+    assert superlinear(lower, size=8) == []
+
+
+def test_many_calls_of_what_jax_lowers_once():
+    """No operation of `jnp.sort` has a line; each has that of a call, of which there are many."""
+
+    def lower(count):
+        def sort(xs):
+            return [jnp.cumsum(jnp.sort(x)) for x in xs]
+
+        specs = [jax.ShapeDtypeStruct((n + 2,), "float32") for n in range(count)]
+        call = from_exported(jax.export.export(jax.jit(sort), platforms=["cpu"])(specs))
+        return lambda: lower_call(call)
 
     assert superlinear(lower, size=8) == []
 

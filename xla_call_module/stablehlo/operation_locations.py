@@ -33,7 +33,7 @@ class Frame(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
-def describe_location(operation: Any) -> str:
+def describe_location(operation: Any, callers: Mapping[str, str] | None = None) -> str:
     """Return the place of an operation: its innermost user frame, as `file.py:12`, or its scope.
 
     A constant, such as an array of a module that the function closes over, has the place where it
@@ -42,24 +42,58 @@ def describe_location(operation: Any) -> str:
 
     What JAX lowers once and calls from many places, such as `jnp.linalg.cholesky`, has no frame of
     its own; the function around it has that of its first call, or else that call has it.
+
+    Args:
+        operation: the operation.
+        callers: `places_of_callers` of its module, where many of its operations are described.
     """
     if operation.name == "stablehlo.constant":
         used = (use.owner for use in operation.results[0].uses)
         frames = (frame for user in used for frame in _frames(user.location))
-        if frame := next(frames, None):
-            return str(frame)
-    place: Any = operation
-    seen: set[str] = set()
-    while place is not None:
-        function = ancestor = place
-        while ancestor is not None:
-            if frame := first_frame(ancestor.location):
-                return str(frame)
-            if ancestor.name == "func.func":
-                function = ancestor
-            ancestor = ancestor.parent
-        place = _first_call(function, seen)
-    return location_name(operation) or UNKNOWN_PLACE
+        if used_at := next(frames, None):
+            return str(used_at)
+    frame, function = _frame_around(operation)
+    if not frame and function.name == "func.func":
+        if callers is None:
+            callers = places_of_callers(function.parent)
+        frame = callers.get(symbol_name(function), "")
+    return frame or location_name(operation) or UNKNOWN_PLACE
+
+
+def places_of_callers(module: Any) -> dict[str, str]:
+    """Return the place of the first call of each function of a module, where that is known."""
+    calls: dict[str, Any] = {}
+
+    def visit(operation: Any) -> Any:
+        if operation.name == "func.call":
+            calls.setdefault(callee_of(operation), operation)
+        return ir.WalkResult.ADVANCE
+
+    module.walk(visit)
+    found: dict[str, str] = {}
+    for name in calls:
+        seen: set[str] = set()
+        around = name
+        while around in calls and around not in seen:
+            seen.add(around)
+            frame, function = _frame_around(calls[around])
+            if frame:
+                found[name] = frame
+                break
+            around = symbol_name(function) if function.name == "func.func" else ""
+    return found
+
+
+def _frame_around(operation: Any) -> tuple[str, Any]:
+    """Return the innermost frame of an operation, or of one around it, and its function."""
+    function = ancestor = operation
+    while ancestor is not None:
+        if found := first_frame(ancestor.location):
+            return str(found), function
+        if ancestor.name == "func.func":
+            function = ancestor
+        ancestor = ancestor.parent
+    return "", function
 
 
 def first_frame(location: Any) -> Frame | None:
@@ -87,28 +121,6 @@ def location_name(operation: Any) -> str:
     """Return the name in the location of an operation or an argument; empty if it has none."""
     location = operation.location
     return str(location.name_str) if location_kind(location) == "name" else ""
-
-
-def _first_call(function: Any, seen: set[str]) -> Any:
-    """Return the first call of a function in its module; None for none, or if it was `seen`."""
-    if function.name != "func.func":
-        return None
-    name = symbol_name(function)
-    if name in seen:
-        return None
-    seen.add(name)
-    if name == "main":  # which nothing in the module calls
-        return None
-    calls: list[Any] = []
-
-    def visit(operation: Any) -> Any:
-        if operation.name == "func.call" and callee_of(operation) == name:
-            calls.append(operation)
-            return ir.WalkResult.INTERRUPT
-        return ir.WalkResult.ADVANCE
-
-    function.parent.walk(visit)
-    return calls[0] if calls else None
 
 
 def describe_primitive(operation: Any) -> str:

@@ -114,9 +114,14 @@ def check_attributes(raw: Any, known: Container[str]) -> None:
             )
 
 
-def describe_operation(raw: Any) -> str:
-    """Return an operation's name, with its place in the source where that is known."""
-    place = describe_location(raw)
+def describe_operation(raw: Any, callers: Mapping[str, str] | None = None) -> str:
+    """Return an operation's name, with its place in the source where that is known.
+
+    Args:
+        raw: the operation.
+        callers: as `describe_location` takes it.
+    """
+    place = describe_location(raw, callers)
     return raw.name if place == UNKNOWN_PLACE else f"{raw.name} at {place}"
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from bridge.litert.lowering.lowering_table import LITERT_TABLE
 from bridge.litert.lowering.storage_dtypes import at_boundary, boundary_dtype, storage_dtype
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.errors import DtypeError
+from xla_call_module.stablehlo.operation_locations import places_of_callers
 from xla_call_module.stablehlo.walking import describe_operation
 
 # For operations and elements that LiteRT lacks.
@@ -41,13 +42,30 @@ class Places:
         """The name and the place of each operation, by its number."""
         return tuple(self._numbers)
 
-    @contextmanager
-    def scope(self, raw: Any) -> Iterator[None]:
-        """Let what is traced inside have the number of an operation in its name."""
-        text = describe_operation(raw)
-        number = self._numbers.setdefault(text, len(self._numbers))
-        with numbered_scope(raw, number, "a LiteRT model"):
-            yield
+    def scopes(self) -> Callable[[Any], AbstractContextManager[None]]:
+        """Return what lets that which is traced inside have the number of an operation.
+
+        It is for the operations of one module.
+        """
+        callers: dict[str, str] | None = None
+
+        @contextmanager
+        def scope(raw: Any) -> Iterator[None]:
+            nonlocal callers
+            if callers is None:
+                callers = places_of_callers(_module_of(raw))
+            text = describe_operation(raw, callers)
+            number = self._numbers.setdefault(text, len(self._numbers))
+            with numbered_scope(raw, number, "a LiteRT model"):
+                yield
+
+        return scope
+
+
+def _module_of(operation: Any) -> Any:
+    while (parent := operation.parent) is not None:
+        operation = parent
+    return operation
 
 
 def lower_call(
@@ -63,7 +81,7 @@ def lower_call(
     made = decompose(call, DECOMPOSITIONS, constants)
     return retrace(
         made.call,
-        dataclasses.replace(table, around=(places or Places()).scope),
+        dataclasses.replace(table, around=(places or Places()).scopes()),
         _BOUNDARY,
         made.parameters,
     )

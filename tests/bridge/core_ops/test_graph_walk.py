@@ -9,7 +9,7 @@ from jax import export, lax
 
 import bridge
 from tests.bridge.onnx.checking import operations
-from tests.bridge.onnx.modules import exported_of
+from tests.bridge.onnx.written import exported_of
 from tests.xla_call_module.stablehlo.mhlo_calls import as_old_jax_writes_it
 
 NATIVE = {

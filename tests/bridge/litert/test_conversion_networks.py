@@ -10,7 +10,7 @@ from jax import export
 
 import bridge
 from bridge.litert.runtime import Runtime, describe
-from tests.bridge.onnx import models
+from tests.bridge import networks as models
 
 _NETWORKS = {
     "mlp": models.mlp,

@@ -9,7 +9,7 @@ import pytest
 from jax import export
 
 import bridge
-from tests.bridge.onnx import models
+from tests.bridge import networks
 from tests.bridge.onnx.checking import check, operations
 
 X = np.random.default_rng(0).standard_normal((4, 6), np.float32) * 3
@@ -28,11 +28,11 @@ def _converted(model):
 
 
 def test_a_transformer_block_is_what_is_in_its_figure():
-    params = models.block_params(models.Draw(), 16)
-    model = models.Model(
-        lambda params, x: models.transformer_block(params, x, heads=4, causal=False),
+    params = networks.block_params(networks.Draw(), 16)
+    model = networks.Model(
+        lambda params, x: networks.transformer_block(params, x, heads=4, causal=False),
         params,
-        models.draws(6, 16),
+        networks.draws(6, 16),
         ("batch, 6, 16",),
     )
     assert operations(_converted(model)) == [
@@ -44,7 +44,7 @@ def test_a_transformer_block_is_what_is_in_its_figure():
 
 
 def test_a_residual_block_turns_images_once():
-    proto = _converted(models.resnet((1,), width=4, size=16))
+    proto = _converted(networks.resnet((1,), width=4, size=16))
     found = operations(proto)
     assert [found.count(name) for name in ("Conv", "BatchNormalization", "Relu")] == [5, 5, 4]
     assert found.count("Transpose") <= 3
@@ -54,7 +54,7 @@ def test_a_residual_block_turns_images_once():
 
 
 def test_a_bias_is_in_its_convolution():
-    proto = _converted(models.mobilenet())
+    proto = _converted(networks.mobilenet())
     convolutions = [node for node in proto.graph.node if node.op_type == "Conv"]
     assert [len(node.input) for node in convolutions] == [3, 3, 2, 3, 3]
     assert "stem/b" in convolutions[0].input
@@ -145,7 +145,7 @@ def test_a_batch_norm_subtracts_the_mean_first(mean):
 
     def function(x, kernel, *rows):
         # What is between keeps the runtime from one convolution.
-        return norm(abs(models.convolve(kernel, x)), *rows)
+        return norm(abs(networks.convolve(kernel, x)), *rows)
 
     x = np.float32(mean) + np.resize(X, (2, 5, 5, 6))
     kernel = np.eye(6, dtype=np.float32).reshape(1, 1, 6, 6)
@@ -169,8 +169,8 @@ def _mean_power(x, exponent):
 
 @pytest.mark.parametrize("offset", [0.0, 100.0])
 def test_layer_normalization(offset):
-    x = models.Draw().numbers(3, 5, 32) + np.float32(offset)
-    scale, shift = models.Draw().numbers(2, 32)
+    x = networks.Draw().numbers(3, 5, 32) + np.float32(offset)
+    scale, shift = networks.Draw().numbers(2, 32)
     model = check(
         lambda x, scale, shift: _normalized(x) * scale + shift, x, scale, shift, atol=1e-4
     )
@@ -187,7 +187,7 @@ def test_layer_normalization(offset):
     ],
 )
 def test_what_is_like_a_layer_normalization(function, count):
-    model = check(function, models.Draw().numbers(3, 5, 8), atol=1e-5)
+    model = check(function, networks.Draw().numbers(3, 5, 8), atol=1e-5)
     assert operations(model).count("LayerNormalization") == count
 
 
@@ -229,6 +229,6 @@ def test_normalizations_of_float64(function):
 def test_what_is_like_a_normalization_of_another_epsilon(function, dtype):
     """To ONNX Runtime, around a power."""
     scale, shift = (np.linspace(*ends, 8).astype(dtype) for ends in ((1, 2), (-1, 1)))
-    x, e = models.Draw().numbers(3, 8).astype(dtype), np.linspace(0.1, 0.9, 8).astype(dtype)
+    x, e = networks.Draw().numbers(3, 8).astype(dtype), np.linspace(0.1, 0.9, 8).astype(dtype)
     atol = {"float16": 2e-2, "float32": 1e-5, "float64": 1e-13}[dtype]
     check(lambda x, e: function(x, e) * scale + shift, x, e, rtol=0, atol=atol)

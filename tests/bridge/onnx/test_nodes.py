@@ -12,7 +12,7 @@ import pytest
 from jax import enable_x64, export, lax
 
 import bridge
-from tests.bridge.onnx import models
+from tests.bridge import networks
 from tests.bridge.onnx.checking import assert_same, check, check_whole, evaluate, operations, run
 from tests.bridge.onnx.written import exported, type_of
 from xla_call_module.errors import UnsupportedError
@@ -65,10 +65,10 @@ def test_nodes_of_images_are_turned_once():
 
 
 def test_images_are_turned_where_it_matters():
-    kernel, image = models.Draw().weight(3, 3, 2, 4), models.Draw().numbers(2, 6, 6, 2)
+    kernel, image = networks.Draw().weight(3, 3, 2, 4), networks.Draw().numbers(2, 6, 6, 2)
 
     def function(x):
-        y = models.convolve(kernel, x)
+        y = networks.convolve(kernel, x)
         rows = y * jnp.arange(6, dtype=y.dtype)[:, None]  # along another dimension than features
         return [y.sum((1, 2)), y.max((0, 2)), rows + y, jnp.concatenate([y, y], 2), y[0],
                 y.transpose(1, 3, 0, 2), jnp.where(y > 0, 1.0, 2.0)]  # fmt: skip
@@ -97,7 +97,7 @@ def test_a_region_that_onnx_does_not_have_is_a_loop():
     def function(a, b):
         return lax.reduce((a, b), (np.float32(1), np.float32(0)), combine, (1,))
 
-    arrays = [models.Draw().numbers(3, 7) for _ in range(2)]
+    arrays = [networks.Draw().numbers(3, 7) for _ in range(2)]
     model = check(function, *arrays, atol=1e-5, shapes=["b, t"] * 2)
     assert "Loop" in operations(model)
 
@@ -113,7 +113,7 @@ def _scan(carry, xs, **options):
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_scan_has_scan_outputs(reverse):
-    xs, carry = models.Draw().numbers(7, 3), models.Draw().numbers(3)
+    xs, carry = networks.Draw().numbers(7, 3), networks.Draw().numbers(3)
     model = check(lambda c, xs: _scan(c, xs, reverse=reverse), carry, xs)
     check_whole(model)
     body = _loop_of(model)
@@ -137,7 +137,7 @@ def test_what_a_loop_costs_does_not_grow_with_its_length():
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_products_with_rows_are_computed_at_once(reverse):
-    weight, draw = models.Draw().numbers(3, 4), models.Draw()
+    weight, draw = networks.Draw().numbers(3, 4), networks.Draw()
 
     def function(c, xs):
         return lax.scan(
@@ -258,7 +258,9 @@ def _pulled_back(x, w, cotangent):
 
 def test_gradients_of_images_of_any_size():
     """The gradient of a kernel is a convolution by an image."""
-    arrays = [models.Draw().numbers(*shape) for shape in ((2, 6, 7, 3), (3, 2, 3, 4), (2, 6, 7, 4))]
+    arrays = [
+        networks.Draw().numbers(*shape) for shape in ((2, 6, 7, 3), (3, 2, 3, 4), (2, 6, 7, 4))
+    ]
     shapes = ["b, h, w, 3", "3, 2, 3, 4", "b, h, w, 4"]
     check(_pulled_back, *arrays, shapes=shapes, atol=1e-4)
     with pytest.raises(UnsupportedError, match="its kernel has a dynamic number of places"):
@@ -315,7 +317,7 @@ def test_what_is_written_and_refused(body, arrays, result, message):
 
 def test_operations_instead_of_library_calls():
     """As they are lowered for other platforms than the CPU."""
-    matrix, right = models.Draw().numbers(2, 4, 4), models.Draw().numbers(2, 4, 3)
+    matrix, right = networks.Draw().numbers(2, 4, 4), networks.Draw().numbers(2, 4, 3)
     positive = matrix @ matrix.transpose(0, 2, 1) + 3 * np.eye(4, dtype=np.float32)
 
     def function(positive, b):

@@ -76,9 +76,6 @@ CASES = (
     *_numbers("fori_loop", V, note="of branches", by=lambda f, x: f(
         0, 5, lambda i, c: lax.cond(i % 2 == 0, lambda: c + x, lambda: c * 2), x)),
     *_numbers("fori_loop", V, note="in a loop", by=_nested),
-    *Lines("jax.lax", ("float32",))("switch", V, fixed([-1, 0, 1, 2, 7], "int32"), note="of each",
-                                    by=lambda f, x, i: [
-        f(i[k], [jnp.sin, jnp.cos, jnp.exp], x) for k in range(5)]),
     *_numbers("reduce", M, note="composed", by=lambda f, x: f(
         x, np.ones((), x.dtype), lambda a, b: a * 2 + b, (0,))),
 )  # fmt: skip

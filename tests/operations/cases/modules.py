@@ -120,8 +120,9 @@ def _modules() -> Iterator[tuple[str, str, Sequence[Operand], str, str]]:
            'tensor<2x4xf32>; einsum_config = "ij,jk->ik"')  # fmt: skip
     yield ("TorchIndexSelect", "", [IMAGE, fixed([1, 9], "int32")], "torch_index_select",
            "tensor<2x3x2xf32>; dim = 0 : i64, batch_dims = 0 : i64")  # fmt: skip
-    yield ("Pow", "of integers", [fixed([2, -1, -1, 7], "int32"), fixed([5, -3, -2, -1], "int32")],
-           "power", "tensor<4xi32>; ")  # fmt: skip
+    yield ("Pow", "of integers",
+           [fixed([2, -1, -1, 7, 7, 0], "int32"), fixed([5, -3, -2, -1, 0, 3], "int32")],
+           "power", "tensor<6xi32>; ")  # fmt: skip
     yield ("Div", "of the least integer", [fixed([-128, 64], "int8"), fixed([-1, -2], "int8")],
            "divide", "tensor<2xi8>; ")  # fmt: skip
     norm = "tensor<2x3x2xf32>"

@@ -129,7 +129,7 @@ CASES = (
     *Lines("jax.lax", ("float32", "float16", "bfloat16", "float64"), elementwise=True)(
         "eq", SATURATED, note="of what was rounded", by=lambda f, x: _compared(f, jnp.tanh(x))),
     # Constants, one, and reciprocals.
-    *_numbers("div rem", X, note="by constants", by=lambda f, x: [
+    *_numbers("div rem", X, note="by small constants", by=lambda f, x: [
         f(x, jnp.full_like(x, n)) for n in (0, 1, 3, *(() if x.dtype.kind == "u" else (-1,)))]),
     *_of_numpy("multiply", X, note="by constants", by=lambda f, x: [
         x / 3, f(x, 0), f(x, -1), x**0.5, x**-0.5, x**3, x**-1, x**0, 0 - x, ~(x < 1), ~(x >= 1)]),

@@ -327,6 +327,15 @@ CASES = (
         for kind in ("int4", "uint4")
         for case in (
             *_narrow(
+                "bitcast_convert_type",
+                NIBBLES,
+                note=kind,
+                by=lambda f, x, kind=kind: [
+                    f(x.astype(kind), other).astype("int32")
+                    for other in (kind.removeprefix("u"), "uint4")
+                ],
+            ),
+            *_narrow(
                 "neg bitwise_not sign clz",
                 NIBBLES,
                 note=kind,
