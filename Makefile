@@ -47,7 +47,7 @@ python:  ## Print the Python that environments are made with
 demo: $(READY)demo  ## Train in JAX, save without TensorFlow, load in TensorFlow
 	$(BIN)/python examples/digits.py
 
-quick: $(READY)test  ## What notices most in 90 seconds: every public verb in every mode
+quick: $(READY)test  ## What notices most in 75 seconds: every public verb in every mode
 	$(BIN)/ruff check --quiet .
 	$(BIN)/python -m tests.selecting quick $(SELECTED_ARGS)
 

@@ -42,12 +42,7 @@ from bridge.core.narrowing import narrow_dtype
 from bridge.exporting.specifications import specify_as_jax2tf
 from xla_call_module.checks import parse_checks
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import (
-    ArgumentError,
-    PlatformError,
-    StructureError,
-    UnsupportedError,
-)
+from xla_call_module.errors import ArgumentError, PlatformError, StructureError, UnsupportedError
 from xla_call_module.platforms import PLATFORMS
 from xla_call_module.symbolic_shapes import limited_parsing
 from xla_call_module.tracebacks import api_boundary, warn

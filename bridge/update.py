@@ -138,7 +138,7 @@ def write_updated(
     def write(folder: ModelFolder) -> UpdatedFile:
         facts = facts_of(folder)
         has_any = folder.find(f"{VARIABLES}.index", links=True) is not None
-        index = open_checkpoint(folder, VARIABLES) if has_any else None
+        index = open_checkpoint(folder) if has_any else None
         variables = () if index is None else stored_variables(folder, index)
         tensors = new_tensors(
             values,

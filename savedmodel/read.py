@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
 from savedmodel.decode.functions import NoModuleError
@@ -25,6 +24,7 @@ from savedmodel.protos.tensor_values import decode_tensor
 from savedmodel.protos.wire_format import MAX_MESSAGE_DEPTH, check_wire
 from savedmodel.variables.tensor_bundle import BundleIndex
 from savedmodel.write import MAX_PROTO_BYTES
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import (
     DtypeError,
     FormatError,
@@ -113,9 +113,7 @@ def _read_model(folder: ModelFolder) -> SavedModel:
     )
 
 
-def _read_constants(
-    signatures: Sequence[Signature], graph: Proto
-) -> tuple[np.ndarray[Any, Any], ...]:
+def _read_constants(signatures: Sequence[Signature], graph: Proto) -> tuple[Array, ...]:
     """Return the arrays that may be constants of gradients alone; they are in any function."""
     wanted = {
         (order.args[index].dtype.enum, order.args[index].shape)
@@ -134,7 +132,7 @@ def _read_constants(
     )
 
 
-def _read_defaults(entry: SignatureEntry, meta_graph: Proto) -> dict[str, np.ndarray[Any, Any]]:
+def _read_defaults(entry: SignatureEntry, meta_graph: Proto) -> dict[str, Array]:
     """Return the values of the inputs of a signature that a request may leave out."""
     if entry.key not in meta_graph.signature_def:
         return {}

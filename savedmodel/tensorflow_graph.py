@@ -50,8 +50,6 @@ class GraphTensor:
     """An argument or a result of a function.
 
     Attributes:
-        name: its name in the signature of the function.
-        dtype: the dtype of its elements.
         shape: the shape, with None for a dynamic size; None where even the rank is dynamic.
         source: of a result the tensor that it is, as in `GraphNode.inputs`; empty for an argument.
     """

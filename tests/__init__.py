@@ -20,6 +20,7 @@ it. What several files of a room use lies beside them. Other subjects have folde
 - `operations/`: every public function of JAX in every target: `python -m tests.operations`.
 - `policy/`: the rules of the house, on the sources and on these tests.
 - `quick/`: every verb in every mode, once: the core of `make quick`.
+- `reported/`: what a person found to be wrong, a small program of each kind.
 - `selecting/`: the tests that are run: `make quick`, `make affected`, `make test`.
 - `verbs/`: what all verbs share: options, gradients, platforms, hostile places, what they cost.
 """

@@ -293,10 +293,10 @@ def serialize_artifact(module: Any, version: str, *, mixed: bool = False) -> byt
 
 # The classes of MLIR's locations (mlir/lib/Bindings/Python/IRCore.cpp).
 _LOCATIONS = {
-    "name": "NameLoc",
-    "file": "FileLineColLoc",
-    "callsite": "CallSiteLoc",
-    "fused": "FusedLoc",
+    "NameLoc": "name",
+    "FileLineColLoc": "file",
+    "CallSiteLoc": "callsite",
+    "FusedLoc": "fused",
 }
 
 
@@ -307,11 +307,11 @@ def location_kind(location: Any) -> str:
     asked for its kind; to read what only another kind has ends the process there. The gate can go
     with that version.
     """
-    for kind, name in _LOCATIONS.items():
-        ask = getattr(location, f"is_a_{kind}", None)
-        if ask() if ask is not None else isinstance(location, getattr(ir, name)):
-            return kind
-    return ""
+    name = type(location).__name__
+    if name != "Location":
+        return _LOCATIONS.get(name, "")
+    kinds = _LOCATIONS.values()
+    return next((kind for kind in kinds if getattr(location, f"is_a_{kind}", bool)()), "")
 
 
 def dense_elements(array: np.ndarray[Any, Any], element: Any) -> Any:

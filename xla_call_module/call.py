@@ -8,14 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck
-from xla_call_module.dimensions import (
-    Shape,
-    aval_text,
-    evaluate,
-    evaluate_shape,
-    solve,
-    symbols,
-)
+from xla_call_module.dimensions import Shape, aval_text, evaluate, evaluate_shape, solve, symbols
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import FormatError, PlatformError, StructureError, VersionError
 from xla_call_module.platforms import PLATFORMS

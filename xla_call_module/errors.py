@@ -21,7 +21,6 @@ _Class = TypeVar("_Class", bound=type["InteropError"])
 
 
 _DISTRIBUTION = "jax-tf-bridge"
-# The page with a section for each class; a wheel does not have it.
 
 
 class InteropError(Exception):
@@ -29,8 +28,6 @@ class InteropError(Exception):
 
     The message says what was found, what was expected, where, and what to do.
     """
-
-    __module__ = "bridge"
 
     # AutoGraph raises an error of a `tf.function` again as one of the same class only if this says
     # that a message makes one; those of the classes that the subclasses have besides do not.
@@ -41,61 +38,41 @@ class InteropError(Exception):
 class DtypeError(InteropError, TypeError):
     """A dtype has no counterpart on the other side: cast the value."""
 
-    __module__ = "bridge"
-
 
 class StructureError(InteropError, ValueError):
     """Arity, pytree, shape or name do not fit: change the call or the specification."""
-
-    __module__ = "bridge"
 
 
 class ArgumentError(StructureError, TypeError):
     """A value is of a class that cannot cross: pass an array, or a function."""
 
-    __module__ = "bridge"
-
 
 class UnsupportedError(StructureError, NotImplementedError):
     """Something has no counterpart, such as a callback: leave it out."""
-
-    __module__ = "bridge"
 
 
 class PlatformError(InteropError, ValueError):
     """A platform is unknown or was not exported for: export again with `platforms=`."""
 
-    __module__ = "bridge"
-
 
 class LoweringError(PlatformError, NotImplementedError):
     """JAX cannot lower it for a platform: export for the others, or leave the primitive out."""
-
-    __module__ = "bridge"
 
 
 class VersionError(InteropError, ValueError, NotImplementedError):
     """A version does not have what is needed: take another one, or export less."""
 
-    __module__ = "bridge"
-
 
 class ShardingError(InteropError, ValueError):
     """The computation needs several devices, or a mesh: export it without shardings."""
-
-    __module__ = "bridge"
 
 
 class FormatError(InteropError, ValueError):
     """A file is damaged, or of another format: write it again."""
 
-    __module__ = "bridge"
-
 
 class MissingDependencyError(InteropError, ImportError):
     """An optional package is not installed: install the extra that the message names."""
-
-    __module__ = "bridge"
 
     @classmethod
     def of(
@@ -104,6 +81,14 @@ class MissingDependencyError(InteropError, ImportError):
         """Return the error of a feature that needs a package."""
         cure = f"{installing(extra)}{f', or {instead}' if instead else ''}"
         return cls(f"{feature} needs {package}, which is not installed. To do: {cure}.")
+
+
+# Users see them where they import them from.
+for _class in (
+    InteropError, DtypeError, StructureError, ArgumentError, UnsupportedError, PlatformError,
+    LoweringError, VersionError, ShardingError, FormatError, MissingDependencyError,
+):  # fmt: skip
+    _class.__module__ = "bridge"
 
 
 def installing(extra: str) -> str:

@@ -20,10 +20,7 @@ from xla_call_module.analyses.readable import is_plain
 from xla_call_module.analyses.tensorflow_functions import take_functions
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import PLATFORM, DisabledCheck, parse_checks
-from xla_call_module.descriptions.description_json import (
-    description_to_json,
-    read_description,
-)
+from xla_call_module.descriptions.description_json import description_to_json, read_description
 from xla_call_module.descriptions.exported_description import SerializedExported
 from xla_call_module.descriptions.serialized_exported import (
     NEWEST_SERIALIZATION,
@@ -34,6 +31,7 @@ from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import (
     FormatError,
+    InteropError,
     PlatformError,
     StructureError,
     UnsupportedError,
@@ -42,7 +40,7 @@ from xla_call_module.errors import (
     refusing_damage,
     remedy_for,
 )
-from xla_call_module.exported_fields import describe_fields, restore_fields
+from xla_call_module.exported_fields import describe_fields, restore_fields, restore_trees
 from xla_call_module.platforms import parse_platforms
 from xla_call_module.pytrees.tree_description import (
     describe_registered,
@@ -50,8 +48,8 @@ from xla_call_module.pytrees.tree_description import (
     is_plain_tree,
     leaf_paths,
 )
-from xla_call_module.pytrees.tree_nodes import TreeNode, Trees
-from xla_call_module.pytrees.tree_restoring import restore_tree
+from xla_call_module.pytrees.tree_nodes import TreeNode
+from xla_call_module.pytrees.tree_restoring import missing_classes
 from xla_call_module.shardings.mesh_placement import Mesh
 from xla_call_module.shardings.sharding_jax import exported_shardings
 from xla_call_module.stablehlo.attributes import read_changes
@@ -59,12 +57,15 @@ from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import (
     Main,
     TensorType,
+    custom_call_targets,
     is_readable,
     open_module,
     read_main,
     uses_shardy,
+    walk,
 )
 from xla_call_module.symbolic_shapes import limited_reading
+from xla_call_module.tracebacks import warn
 
 # How a user may name a safety check.
 Check = export.DisabledSafetyCheck | DisabledCheck | str
@@ -272,7 +273,9 @@ def to_exported(call: CallModule) -> export.Exported:
     exported = restore_fields(
         description,
         size=len(call.exported),
-        trees=None if call.trees is None else _restored(call.trees),
+        trees=None
+        if call.trees is None
+        else restore_trees(call.trees.arguments, call.trees.results),
         module=call.module,
         meshes=lambda: meshes,
     )
@@ -299,13 +302,6 @@ def _in_order(names: Sequence[str], wanted: Iterable[str]) -> tuple[str, ...]:
     """Return the wanted names: first those of the description, in its order."""
     wanted = tuple(wanted)
     return tuple(dict.fromkeys([*(name for name in names if name in wanted), *wanted]))
-
-
-def _restored(trees: Trees) -> tuple[tree_util.PyTreeDef, tree_util.PyTreeDef]:
-    """Return the treedefs of both; together, since functions in their static data are the same."""
-    both: Any = restore_tree(TreeNode("tuple", children=(trees.arguments, trees.results)))
-    in_tree, out_tree = both.children()
-    return in_tree, out_tree
 
 
 def _check_module(call: CallModule) -> tuple[Mesh, ...]:
@@ -476,3 +472,42 @@ def _agrees(spec: TensorSpec, type_: TensorType) -> bool:
     return type_.element == spec.dtype.mlir and all(
         size is None or dim == size for dim, size in zip(spec.shape, type_.shape, strict=True)
     )
+
+
+def parse_exported(content: bytes, where: str, *, stand_ins: bool = False) -> export.Exported:
+    """Return the `Exported` that is in a file."""
+    try:
+        made = deserialize_exported(content, stand_ins=stand_ins)
+    except StructureError as error:
+        raise type(error)(f"{where}: {error} On the command line, --import does that.") from error
+    except Exception as error:
+        if isinstance(error, InteropError) and not isinstance(error, FormatError):
+            raise
+        # Where JAX reads it itself, flatbuffers has no error of its own for what is no message.
+        said = str(error).partition(" To do:")[0] if isinstance(error, InteropError) else ""
+        reason = said.removesuffix(".")
+        raise FormatError(
+            f"{where} is not a serialized Exported, or is "
+            f"damaged{f' ({reason})' if reason else ''}. To do: write it with "
+            "Exported.serialize(), or name a function as module:function where one is exported."
+        ) from error
+    both: Any = (made.in_tree, made.out_tree)
+    if missing := {name for tree in both for name in missing_classes(tree)}:
+        warn(
+            f"{where} has pytree classes that this process has not registered: "
+            f"{', '.join(sorted(missing))}. Stand-ins have their children by number. To do: import "
+            "the modules that register them, on the command line by --import."
+        )
+    return made
+
+
+def call_of_exported(exported: export.Exported, *, carried: bool = False) -> CallModule:
+    """Return the call of an `Exported`, whatever it calls that TensorFlow does not have."""
+    with open_module(exported.mlir_module_serialized) as module:
+        targets = sorted(set(custom_call_targets(walk(module))))
+        checks = [DisabledCheck(f"custom_call:{target}") for target in targets]
+        call = from_exported(
+            exported, allow_flat_trees=True, carried=carried, disabled_checks=checks, module=module
+        )
+    own = parse_checks(exported.disabled_safety_checks)
+    return dataclasses.replace(call, disabled_checks=own)

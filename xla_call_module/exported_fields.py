@@ -157,7 +157,9 @@ def restore_fields(
             with limited_reading(size):
                 in_avals, out_avals = _restore_avals(description, named)
             fields = _plain_fields(description) | {"in_avals": in_avals, "out_avals": out_avals}
-            in_tree, out_tree = trees or _restore_trees(description, stand_ins=stand_ins)
+            in_tree, out_tree = trees or restore_trees(
+                description.in_tree, description.out_tree, stand_ins=stand_ins
+            )
         except (AssertionError, NotImplementedError) as error:
             if isinstance(error, InteropError):
                 raise
@@ -184,12 +186,9 @@ def _plain_fields(description: ExportedDescription) -> dict[str, Any]:
     }
 
 
-def _restore_trees(description: ExportedDescription, *, stand_ins: bool) -> tuple[Any, Any]:
+def restore_trees(*trees: TreeNode, stand_ins: bool = False) -> tuple[Any, Any]:
     """Return both treedefs; made together, since functions in their static data are the same."""
-    both: Any = restore_tree(
-        TreeNode("tuple", children=(description.in_tree, description.out_tree)),
-        stand_ins=stand_ins,
-    )
+    both: Any = restore_tree(TreeNode("tuple", children=trees), stand_ins=stand_ins)
     in_tree, out_tree = both.children()
     return in_tree, out_tree
 

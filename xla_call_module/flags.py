@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from xla_call_module.checks import DisabledCheck
-from xla_call_module.errors import FormatError, StructureError, quote
+from xla_call_module.errors import StructureError, quote
 
 VARIABLE = "TF_XLA_FLAGS"
 FILTERING_VARIABLE = "JAX_TF_BRIDGE_TRACEBACK_FILTERING"
@@ -112,9 +112,9 @@ class XlaFlags:
     given: bool = field(default=False, compare=False)
 
 
-def read_flags(*, strict: bool = False) -> XlaFlags:
+def read_flags() -> XlaFlags:
     """Return the flags of now, which a TensorFlow that already runs may not have seen."""
-    return parse_flags(os.environ.get(VARIABLE, ""), strict=strict)
+    return parse_flags(os.environ.get(VARIABLE, ""))
 
 
 def read_filtering() -> bool:
@@ -125,7 +125,6 @@ def read_filtering() -> bool:
 def parse_flags(
     value: str,
     *,
-    strict: bool = False,
     read_file: Callable[[str], bytes] = lambda path: Path(path).read_bytes(),
 ) -> XlaFlags:
     """Return the effect of a value of TF_XLA_FLAGS.
@@ -134,10 +133,7 @@ def parse_flags(
         >>> parse_flags("--tf_xla_call_module_disabled_checks=platform").disabled_checks
         (DisabledCheck(name='platform'),)
     """
-    flags = replace(_parse(value, read_file), given=bool(value.strip(_SPACE)))
-    if strict and flags.fatal:
-        raise FormatError(f"TensorFlow would end the process. {' '.join(flags.fatal)}")
-    return flags
+    return replace(_parse(value, read_file), given=bool(value.strip(_SPACE)))
 
 
 def _parse(value: str, read_file: Callable[[str], bytes]) -> XlaFlags:
@@ -173,7 +169,7 @@ def _parse(value: str, read_file: Callable[[str], bytes]) -> XlaFlags:
 def _split(text: str) -> tuple[list[str], str]:
     """The arguments, and the rest at which TensorFlow stops because it does not begin with '-'."""
     arguments = []
-    position = _end_of(_SPACES, text, 0)
+    position = _end_of_spaces(text, 0)
     while text.startswith("-", position):
         match = _ARGUMENT.match(text, position)
         assert match is not None  # at least the '-' is there
@@ -183,12 +179,12 @@ def _split(text: str) -> tuple[list[str], str]:
                 value = re.sub(r"\\(.)", r"\1", match["double"], flags=re.DOTALL)
             argument = f"{match['name']}={value}"
         arguments.append(argument)
-        position = _end_of(_SPACES, text, match.end())
+        position = _end_of_spaces(text, match.end())
     return arguments, text[position:]
 
 
-def _end_of(pattern: re.Pattern[str], text: str, position: int) -> int:
-    match = pattern.match(text, position)
+def _end_of_spaces(text: str, position: int) -> int:
+    match = _SPACES.match(text, position)
     return position if match is None else match.end()
 
 

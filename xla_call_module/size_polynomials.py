@@ -21,12 +21,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A dimension of a tensor that nothing else is known of.
-
-    Attributes:
-        name: the name of the value in the graph.
-        axis: the index of the dimension.
-    """
+    """A dimension of a tensor that nothing else is known of."""
 
     name: str
     axis: int
@@ -38,7 +33,6 @@ class Element:
 
     Attributes:
         name: the name of a vector of integers in the graph.
-        index: the index of the element.
     """
 
     name: str
@@ -50,7 +44,6 @@ class Iteration:
     """The number of iterations that a loop has done.
 
     Attributes:
-        name: the name of the value in the graph.
         limit: the number of all iterations; None where it is dynamic.
     """
 

@@ -166,11 +166,6 @@ class Deviation:
     remedy: str
     platform: str = "cpu"
 
-    def is_in(self, release: Release) -> bool:
-        """Return whether a release has it."""
-        until = NEWEST.tensorflow if self.until is None else self.until
-        return self.since <= release.tensorflow <= until
-
 
 _NAMED = "`verify` names it, and does not fail where it explains what differs"
 DEVIATIONS = (

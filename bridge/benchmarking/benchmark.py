@@ -30,15 +30,7 @@ _MAX_DIGITS = 17.0
 
 @dataclass(frozen=True, slots=True)
 class _Benched:
-    """A call that all runtimes make.
-
-    Attributes:
-        path: the file.
-        format: its format.
-        signature: the signature.
-        inputs: the inputs by name.
-        outputs: the names of the outputs.
-    """
+    """A call that all runtimes make."""
 
     path: str
     format: FileFormat

@@ -21,6 +21,7 @@ from jax.interpreters import mlir
 from bridge.calling_tf.concrete_functions import TracedFunction
 from bridge.calling_tf.variables import path_of, read, to_array, to_numpy, to_tensor
 from bridge.core._jax import is_for_export, is_staging
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError, UnsupportedError
 
 Arrays = Sequence[Any]
@@ -49,7 +50,7 @@ class Callback:
         if runs_now(arguments):
             return call_now(traced, results, arguments)
 
-        def called_back(*values: Any) -> list[np.ndarray[Any, Any]]:
+        def called_back(*values: Any) -> list[Array]:
             # XLA takes the memory back when the call is over.
             given = [
                 tf.constant(np.array(x)) if self.keeps_arguments else to_tensor(x) for x in values
@@ -122,7 +123,6 @@ class DeferredCall:
     """A call that is one thing in an export, and another one in a program that JAX runs.
 
     Attributes:
-        name: the name of the function, for messages.
         exported: the function in a program that is exported.
         compiled: the function in a program that JAX runs; None where it must be exported.
         now: the function of values.

@@ -82,8 +82,6 @@ class _BoundCall:
 
     Attributes:
         run: a function of the leaves of the arguments, then of the values of the variables.
-        out_tree: the structure of the results.
-        variables: the variables that the function reads.
         specs: the shape and dtype in which `run` takes the value of each variable.
     """
 

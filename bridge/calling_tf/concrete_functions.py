@@ -174,10 +174,7 @@ class TracedFunction:
     """A function that TensorFlow has traced.
 
     Attributes:
-        name: the name for messages and for the compiled program.
         function: the `tf.function`, which can tell its compiled form.
-        concrete: the concrete function.
-        arguments: the shapes and dtypes of the arguments.
         results: the shape, with None for a dimension or a rank that is not known, and the dtype of
             each result.
         captures: the inputs besides the arguments, in TensorFlow's order: variables, constant
@@ -207,7 +204,7 @@ def to_tensor_specs(specs: Sequence[jax.ShapeDtypeStruct]) -> list[tf.TensorSpec
     return [
         tf.TensorSpec(
             [dim if isinstance(dim, int) else None for dim in spec.shape],
-            to_tensorflow_dtype(spec.dtype, where=f"args[{index}]"),
+            tf.as_dtype(dtype_from_name(str(spec.dtype), where=f"args[{index}]").enum),
         )
         for index, spec in enumerate(specs)
     ]
@@ -216,11 +213,6 @@ def to_tensor_specs(specs: Sequence[jax.ShapeDtypeStruct]) -> list[tf.TensorSpec
 def is_static(spec: jax.ShapeDtypeStruct) -> bool:
     """Return whether no dimension is symbolic."""
     return all(isinstance(dim, int) for dim in spec.shape)
-
-
-def to_tensorflow_dtype(dtype: Any, *, where: str) -> tf.DType:
-    """Return the TensorFlow dtype of a dtype."""
-    return tf.as_dtype(dtype_from_name(str(dtype), where=where).enum)
 
 
 def trace(

@@ -30,7 +30,6 @@ class LinearMap:
         forward: the function, which JAX can differentiate and map.
         transpose: the same residuals, and one cotangent for each result -> one for each linear
             argument.
-        results: the avals of the results of `forward`.
     """
 
     forward: Linear
@@ -48,11 +47,6 @@ def apply_linear(
 
 def _run_linear(*operands: Any, linear: LinearMap, count: int) -> Sequence[Any]:
     return linear.forward(operands[:count], operands[count:])
-
-
-def _results_of_linear(*_: Any, linear: LinearMap, count: int) -> tuple[Any, ...]:
-    del count
-    return linear.results
 
 
 def _jvp_linear(
@@ -176,20 +170,6 @@ def transposable(
     return call
 
 
-def _run_transposable(
-    *operands: Any,
-    function: Callable[..., Sequence[Any]],
-    transpose: Transpose,
-    results: tuple[Any, ...],
-) -> Sequence[Any]:
-    del transpose, results
-    return function(*operands)
-
-
-def _results_of_transposable(*_: Any, results: tuple[Any, ...], **__: Any) -> tuple[Any, ...]:
-    return results
-
-
 def _transpose_transposable(
     cotangents: Sequence[Any], *operands: Any, transpose: Transpose, **_: Any
 ) -> list[Any]:
@@ -252,13 +232,17 @@ def _define(
 
 
 _LINEAR = _define(
-    "linear_of_tensorflow", _run_linear, _results_of_linear, _transpose_linear, _batch_linear
+    "linear_of_tensorflow",
+    _run_linear,
+    lambda *_, linear, **__: linear.results,
+    _transpose_linear,
+    _batch_linear,
 )
 ad.primitive_jvps[_LINEAR] = _jvp_linear
 _TRANSPOSABLE = _define(
     "call_of_tensorflow",
-    _run_transposable,
-    _results_of_transposable,
+    lambda *operands, function, **_: function(*operands),
+    lambda *_, results, **__: results,
     _transpose_transposable,
     _batch_transposable,
 )

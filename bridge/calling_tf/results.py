@@ -10,12 +10,7 @@ import numpy as np
 import tensorflow as tf
 from jax import export, tree_util
 
-from bridge.calling_tf.concrete_functions import (
-    TracedFunction,
-    flatten_results,
-    is_static,
-    name_of,
-)
+from bridge.calling_tf.concrete_functions import TracedFunction, flatten_results, is_static, name_of
 from bridge.core.narrowing import narrow_dtype
 from xla_call_module.errors import StructureError, quote, shown_as_base
 from xla_call_module.exported import result_paths

@@ -27,9 +27,7 @@ class TapeGradients:
     """The pullbacks and tangents of one function, by any of its inputs.
 
     Attributes:
-        traced: the function.
         variables: the variables that are inputs after its arguments.
-        results: the shapes and dtypes of its results.
         inline_loops: whether the operations of the function are put into the graph of the gradient,
             which XLA needs for those of loops; else the function is called there.
     """

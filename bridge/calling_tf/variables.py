@@ -11,14 +11,14 @@ import tensorflow as tf
 
 from bridge.calling_tf.concrete_functions import TracedFunction
 from bridge.core.narrowing import is_narrowed, narrow_array
-from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.dtypes import Array, dtype_from_name
 from xla_call_module.errors import StructureError
 
 # TensorFlow's DLPack does not know them.
 _NOT_SHARED = frozenset({"float8_e4m3fn", "float8_e5m2"})
 
 
-def to_numpy(tensor: tf.Tensor) -> np.ndarray[Any, Any]:
+def to_numpy(tensor: tf.Tensor) -> Array:
     """Return a view of an eager tensor on the CPU; a copy from elsewhere."""
     try:
         return np.asarray(tensor)
@@ -37,19 +37,14 @@ def to_tensor(value: Any) -> tf.Tensor:
 
     TensorFlow takes memory that is not its own for what must not be written to.
     """
-    if _is_shareable(value):
-        return tf.experimental.dlpack.from_dlpack(value.__dlpack__())
-    array = np.asarray(value)  # of a Python number, too, which JAX hands on as it is
-    return tf.constant(narrow_array(array, "A value that TensorFlow takes"))
-
-
-def _is_shareable(value: Any) -> bool:
-    """Return whether TensorFlow can take the memory of a value: one array on the CPU."""
-    return (
+    if (
         isinstance(value, jax.Array)
         and value.dtype.name not in _NOT_SHARED
         and [device.platform for device in value.devices()] == ["cpu"]
-    )
+    ):
+        return tf.experimental.dlpack.from_dlpack(value.__dlpack__())
+    array = np.asarray(value)  # of a Python number, too, which JAX hands on as it is
+    return tf.constant(narrow_array(array, "A value that TensorFlow takes"))
 
 
 def is_split(captured: Any) -> bool:
@@ -89,7 +84,7 @@ def _users(captured: Any, traced: TracedFunction) -> str:
     return ", ".join(users) or "an operation"
 
 
-def read(captures: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+def read(captures: Sequence[Any]) -> list[Array]:
     """Return the values now, as `to_spec` has them; on the CPU without a copy.
 
     TensorFlow copies on the next write what somebody still holds, so they stay as they are.
@@ -104,7 +99,7 @@ def _value(captured: Any) -> tf.Tensor:
     return tf.raw_ops.ReadVariableOp(resource=captured.handle, dtype=captured.dtype)
 
 
-def _physical(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _physical(array: Array) -> Array:
     if not is_narrowed(array.dtype):
         return array
     pairs = array.dtype.itemsize // 4

@@ -223,14 +223,10 @@ def _platforms_for(traced: TracedFunction, module: Any) -> tuple[str, ...]:
 def _remove_copies(module: Any) -> None:
     """Put its operand in the place of each `mhlo.copy`, of which StableHLO has no form."""
     for operation in [
-        operation for operation in walk(module) if _name_of(operation) == "mhlo.copy"
+        operation for operation in walk(module) if str(operation.operation.name) == "mhlo.copy"
     ]:
         operation.operation.results[0].replace_all_uses_with(operation.operation.operands[0])
         operation.operation.erase()
-
-
-def _name_of(operation: Any) -> str:
-    return str(operation.operation.name)
 
 
 def _split_tuples(module: Any) -> None:

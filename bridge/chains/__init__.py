@@ -11,7 +11,7 @@ every order, in the same order:
    With `operations="tensorflow"` `plain_operations` makes a graph of TensorFlow's own operations of
    each, by `bridge.tf_operations`.
 4. With `residuals=True` `split_at_residuals` puts a forward and a backward pass in the place of the
-   first two orders.
+   first two orders. `export_both` exports the two at once where JAX has traced the function.
 5. `convert` walks `Order`s, and prepares one when TensorFlow asks for that gradient: an
    `ExportedOrder` has the VJP of JAX as the next; a chain that was read back is walked as
    `WrittenOrder`s, without JAX.

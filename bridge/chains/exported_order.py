@@ -8,10 +8,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from jax import export
 
 from bridge.chains.lifted_export import export_vjp_of_lifted
@@ -23,12 +22,8 @@ from bridge.exporting.lowering import explain_gradient
 from bridge.loading.derivative_primitives import cause_of
 from xla_call_module.analyses.readable import is_plain
 from xla_call_module.call import CallModule
-from xla_call_module.errors import (
-    InteropError,
-    StructureError,
-    UnsupportedError,
-    VersionError,
-)
+from xla_call_module.dtypes import Array
+from xla_call_module.errors import InteropError, StructureError, UnsupportedError, VersionError
 from xla_call_module.exported import from_exported, strip_exported
 from xla_call_module.passes.module_pass import UnparsedCall
 from xla_call_module.versions import Release
@@ -92,7 +87,7 @@ class ExportedOrder:
         return dataclasses.replace(call, exported=carried_by(self.exported))
 
     @property
-    def constants(self) -> Mapping[str, np.ndarray[Any, Any]]:
+    def constants(self) -> Mapping[str, Array]:
         """No constants: they are in the module."""
         return {}
 
@@ -123,10 +118,12 @@ class ExportedOrder:
         )
 
 
-def vjp_of(exported: export.Exported) -> export.Exported:
+def vjp_of(
+    exported: export.Exported, *, trace: Callable[[], export.Exported] | None = None
+) -> export.Exported:
     """Return the VJP of an `Exported`, whatever JAX is set to by now.
 
-    That of one without a VJP is made of its lifted function.
+    That of one without a VJP is made of its lifted function, unless there is another way.
 
     JAX traces the VJP of a function of this process when it is asked for, under the settings of
     that moment (jax/_src/export/_export.py, `_get_exported_vjp`). While x64 is off, what is wide in
@@ -134,15 +131,18 @@ def vjp_of(exported: export.Exported) -> export.Exported:
     """
     _collect_modules(exported)
     with x64_if_needed(aval.dtype for aval in (*exported.in_avals, *exported.out_avals)):
-        vjp = _trace_vjp(exported)
+        vjp = _trace_vjp(exported, trace)
     _collect_modules(vjp)
     return vjp
 
 
-def _trace_vjp(exported: export.Exported) -> export.Exported:
+def _trace_vjp(
+    exported: export.Exported, trace: Callable[[], export.Exported] | None
+) -> export.Exported:
     """Return the VJP; an error of JAX that says little becomes one that says what to do."""
     saved = exported.has_vjp()
-    trace = exported.vjp if saved else functools.partial(export_vjp_of_lifted, exported)
+    if trace is None:
+        trace = exported.vjp if saved else functools.partial(export_vjp_of_lifted, exported)
     try:
         return trace_with_symbolic_solves(trace)
     except Exception as error:

@@ -16,12 +16,7 @@ from bridge.core._jax import cut_vjp, replace_vjp
 from bridge.core.narrowing import x64_if_needed
 from bridge.exporting.lowering import export_for
 from bridge.loading.derivative_primitives import cause_of, has_tangent, is_float0
-from bridge.loading.lifted_exported import (
-    float0_zeros,
-    lift_exported,
-    lift_leaves,
-    symbolic_specs,
-)
+from bridge.loading.lifted_exported import float0_zeros, lift_exported, lift_leaves, symbolic_specs
 from xla_call_module.errors import LoweringError, UnsupportedError, VersionError
 from xla_call_module.exported import from_exported
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Protocol
 
 from bridge.core.operations_option import OperationsOption, parse_operations
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck, parse_checks
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import ArgumentError, InteropError, StructureError
 from xla_call_module.linalg.linalg_option import LinalgOption, parse_linalg
 from xla_call_module.passes.constants import HOISTED_FROM, check_hoisting
@@ -119,7 +118,7 @@ class Order(Protocol):
         """See above."""
 
     @property
-    def constants(self) -> Mapping[str, np.ndarray[Any, Any]]:
+    def constants(self) -> Mapping[str, Array]:
         """See above."""
 
     @property
@@ -148,13 +147,13 @@ class WrittenOrder:
 
     __slots__ = ("_chain", "_check", "_order", "_since", "constants", "exported")
 
-    constants: Mapping[str, np.ndarray[Any, Any]]
+    constants: Mapping[str, Array]
     exported: None
 
     def __init__(
         self,
         chain: Sequence[CallModule],
-        constants: Mapping[str, np.ndarray[Any, Any]],
+        constants: Mapping[str, Array],
         *,
         since: Sequence[tuple[int, int] | None] = (),
         shape_check: ShapeCheck | None = None,

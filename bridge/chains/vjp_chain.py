@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -49,21 +49,23 @@ def build_chain(
         release = None  # whichever reads the module, it does not run it
     target = dataclasses.replace(options.target(release, Artifact.FOR_RELEASE), for_file=True)
     # Making VJPs is what takes the most memory, so that no module is parsed before.
-    orders, missing = _differentiated(exported, gradient_order)
-    to_call = partial(_to_unparsed, options=options, keeps_trees=keeps_trees)
+    orders, missing = _differentiated(exported, gradient_order, residuals=options.residuals)
+    describe = partial(_described, keeps_trees=keeps_trees)
+    to_call = partial(_to_unparsed, options=options, describe=describe)
     # What follows an order without a VJP of its own is made of its operations.
     own = next((n for n, order in enumerate(orders) if not order.has_vjp()), len(orders))
     changes = [MADE_OF_OPERATIONS if n > own else "" for n in range(len(orders))]
-    passes: tuple[UnparsedCall, ...] = ()
+    passes: tuple[CallModule, ...] = ()
     if options.residuals and len(orders) > 1:
-        from bridge.chains.residuals import split_at_residuals  # imports what most files do without
+        from bridge.chains.forward_and_backward import split_at_residuals
 
         primal, vjp = orders[:2]
-        pair = to_call(primal, changes[0]).make(None), to_call(vjp, changes[1]).make(None)
-        passes = split_at_residuals((primal, vjp), pair, options)
+        forward, backward = split_at_residuals(primal, vjp, options, describe=describe)
+        made = (*filter(None, changes[1:2]), *backward.changes)
+        passes = forward, dataclasses.replace(backward, changes=made)
         del orders[:2]
     rest = (to_call(orders.pop(0), change) for change in changes[len(passes) :])
-    calls: Iterable[UnparsedCall] = itertools.chain(passes, rest)
+    calls: Iterable[CallModule | UnparsedCall] = itertools.chain(passes, rest)
     if options.plain_operations:
         calls = tuple(calls)
     try:
@@ -82,17 +84,18 @@ def build_chain(
 
 
 def _differentiated(
-    exported: export.Exported, gradient_order: int
+    exported: export.Exported, gradient_order: int, *, residuals: bool = False
 ) -> tuple[list[export.Exported], str]:
     """Return the function, its VJP and so on, and why there are fewer than were asked for.
 
-    The reason is empty where nobody could expect more.
+    The reason is empty where nobody could expect more. With residuals the VJP returns the results,
+    too, where this process has traced the function.
     """
     orders = [exported]
     while len(orders) <= gradient_order and _is_differentiable(last := orders[-1]):
         number = len(orders)
         try:
-            orders.append(vjp_of(last))
+            orders.append(_first_vjp(last) if residuals and number == 1 else vjp_of(last))
             continue
         except NOT_DIFFERENTIABLE as error:
             reason = f"JAX cannot differentiate it in reverse mode: {error}"
@@ -105,6 +108,12 @@ def _differentiated(
     return orders, ""
 
 
+def _first_vjp(exported: export.Exported) -> export.Exported:
+    from bridge.chains.forward_and_backward import export_both  # imports what most do without
+
+    return export_both(exported) or vjp_of(exported)
+
+
 def _is_differentiable(exported: export.Exported) -> bool:
     return all(
         any(spec.dtype.differentiable for spec in specs)
@@ -113,20 +122,26 @@ def _is_differentiable(exported: export.Exported) -> bool:
 
 
 def _to_unparsed(
-    exported: export.Exported, change: str = "", *, options: ChainOptions, keeps_trees: bool
+    exported: export.Exported,
+    change: str = "",
+    *,
+    options: ChainOptions,
+    describe: Callable[[export.Exported], bytes],
 ) -> UnparsedCall:
     def make(module: Any) -> CallModule:
-        call = from_exported(
-            exported, disabled_checks=options.disabled_checks, carried=keeps_trees, module=module
-        )
-        if change:
-            call = dataclasses.replace(call, changes=(*call.changes, change))
-        if keeps_trees:
-            return call
-        flat = strip_exported(with_flat_trees(exported), allow_flat_trees=True)
-        return dataclasses.replace(call, exported=flat)
+        checks = options.disabled_checks
+        call = from_exported(exported, disabled_checks=checks, carried=False, module=module)
+        changes = (*call.changes, change) if change else call.changes
+        return dataclasses.replace(call, exported=describe(exported), changes=changes)
 
     return UnparsedCall(exported.mlir_module_serialized, make)
+
+
+def _described(exported: export.Exported, *, keeps_trees: bool) -> bytes:
+    """Return what a call carries of the `Exported` that it is made of."""
+    if keeps_trees:
+        return strip_exported(exported, allow_flat_trees=False)
+    return strip_exported(with_flat_trees(exported), allow_flat_trees=True)
 
 
 def _several_devices(call: CallModule) -> str:

@@ -36,14 +36,10 @@ class GradientProblem:
     """A function with arguments, cotangents and tangents, to be computed on both sides.
 
     Attributes:
-        call: the function as a call with flat arguments and results.
         leaves: the arguments as JAX takes them.
         inputs: the indices of the arguments that TensorFlow differentiates.
         results: the indices of the results that it differentiates.
         cotangents: for each order the cotangents of the results of the order below.
-        tangents: the tangents of the inputs.
-        function: the JAX function of the inputs.
-        tolerance: the allowed difference.
         precisions: for each result the least precise dtype of floats that it is computed with.
     """
 
@@ -218,7 +214,6 @@ class GradientCheck:
     """One problem in one mode of TensorFlow.
 
     Attributes:
-        problem: the problem.
         prepared: the function in the mode.
         where: the beginning of messages, such as `f in the mode 'eager'`.
     """

@@ -45,7 +45,6 @@ class ExportResult:
     Attributes:
         report: what `bridge.inspect` finds in it.
         manifest: its files, and the versions and the request that they were made with.
-        warnings: the texts of the warnings, each once.
     """
 
     report: FileReport

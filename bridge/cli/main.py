@@ -54,14 +54,7 @@ _INTERRUPTED = 128 + signal.SIGINT  # as shells have it
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """One command of the program.
-
-    Attributes:
-        name: the word that the user types.
-        summary: the line of `--help`.
-        add_arguments: declares the arguments.
-        run: runs the command, and returns the exit status.
-    """
+    """One command of the program."""
 
     name: str
     summary: str
@@ -204,6 +197,11 @@ class _Version(argparse.Action):
         parser.exit()  # with a message, that would be on standard error
 
 
+def _named(options: argparse.Namespace, names: str) -> dict[str, Any]:
+    """Return the options of some names, as a verb takes them."""
+    return {name: getattr(options, name) for name in names.split()}
+
+
 def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 
@@ -329,14 +327,7 @@ def _run_publish(options: argparse.Namespace) -> int:
     published = publish(
         options.model,
         options.base_path,
-        weights=options.weights,
-        version=options.version,
-        warmup=options.warmup,
-        batching=options.batching,
-        keep=options.keep,
-        name=options.name,
-        measure=options.measure,
-        force=options.force,
+        **_named(options, "weights version warmup batching keep name measure force"),
         labels=dict(options.labels) if options.labels else None,
         **operations,
     )
@@ -466,18 +457,8 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 def _run_verify(options: argparse.Namespace) -> int:
     from bridge.cli.terminal import print_verification
 
-    report = verify(
-        options.path,
-        python=options.python,
-        record=options.record,
-        against=options.against,
-        seed=options.seed,
-        tolerance=options.tolerance,
-        probes=options.probes,
-        inputs=options.inputs,
-        quick=options.quick,
-        steps=options.steps,
-    )
+    names = "python record against seed tolerance probes inputs quick steps"
+    report = verify(options.path, **_named(options, names))
     if options.json:
         _print_json(report.to_json())
     else:

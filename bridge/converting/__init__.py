@@ -15,7 +15,7 @@ From a call of a converted function to its results, hop by hop:
    asks for the gradient gets the next order.
 
 Outside of tapes and graphs, on a CPU, `eager` runs the module in JAX, on TensorFlow's memory, in
-place of steps 2 to 5; `module_call` is the module as one operation of JAX.
+place of steps 2 to 5; `ModuleCall` is the module as one operation of JAX.
 
 To take another kind of argument, extend `tensors`; to add an option of the passes, see
 `bridge.chains`.

@@ -167,8 +167,6 @@ class _BoundCall:
     """A call made ready for arguments of one structure, shape and dtype.
 
     Attributes:
-        call: the call.
-        out_tree: the structure of its results.
         casts: the index of each argument that is cast, with the number of the dtype that it gets.
         order: for each argument of the call its index among those that arrive; None where that is
             the same.

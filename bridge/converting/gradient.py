@@ -15,22 +15,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from bridge.chains.orders import NOT_DIFFERENTIABLE, ChainOptions, Order, check_order
 from bridge.chains.plain_operations import lower_orders
 from savedmodel.encode.graph_functions import serialize_graph
 from xla_call_module._autograph import exempt_from_autograph
-from xla_call_module._tf import (
-    flags_in_force,
-    imported_release,
-    recording_query,
-    stop_recording,
-)
+from xla_call_module._tf import flags_in_force, imported_release, recording_query, stop_recording
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck, unite
 from xla_call_module.dimensions import evaluate_shape, solve
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import MissingDependencyError
 from xla_call_module.passes.module_pass import UnparsedCall
 from xla_call_module.passes.pipeline import Artifact, prepare, prepare_chain
@@ -50,8 +45,6 @@ class GradientOptions:
     """The options of the gradients of a chain.
 
     Attributes:
-        passes: the options of the passes over the chain.
-        with_gradient: whether there are any gradients.
         order_in_file: how many orders `tf.saved_model.save` writes.
         unconnected_zeros: whether the gradient of an argument that no result depends on is zeros,
             as in JAX, and not None, as in TensorFlow.
@@ -82,7 +75,6 @@ class _PreparedOp:
     """An op, and the constants that it takes after its arguments.
 
     Attributes:
-        op: the op of one module.
         constants: the values of the constants that were taken out of the module.
         assert_shapes: whether a graph asserts what it does not know of shapes. For a VJP it need
             not: the function has run with the same shapes.
@@ -122,7 +114,6 @@ class _Residuals:
 
     Attributes:
         backward: the VJP, which takes the residuals after its own arguments.
-        values: the residuals.
     """
 
     backward: _PreparedOp
@@ -168,7 +159,7 @@ class DifferentiableCall:
                 (self._prepared,) = self._prepare([self])
         return self._prepared
 
-    def runner(self) -> Callable[[Sequence[np.ndarray[Any, Any]]], Tensors] | None:
+    def runner(self) -> Callable[[Sequence[Array]], Tensors] | None:
         """Return what runs the call in JAX where nothing is recorded; None where it cannot be."""
         exported = self._source.exported
         if exported is None or self._options.passes.plain_operations:
@@ -553,13 +544,14 @@ class DifferentiableCall:
                 self._passes = self._prepare([self, vjp], self._split(vjp))
             return self._passes
 
-    def _split(self, vjp: DifferentiableCall) -> tuple[UnparsedCall, UnparsedCall]:
-        from bridge.chains.residuals import split_at_residuals  # imports JAX
+    def _split(self, vjp: DifferentiableCall) -> tuple[CallModule, CallModule]:
+        # These import JAX.
+        from bridge.chains.exported_order import carried_by
+        from bridge.chains.forward_and_backward import export_both, split_at_residuals
 
-        sources = (self._source, vjp._source)
-        orders: Any = tuple(source.exported for source in sources)
-        calls: Any = tuple(source.whole() for source in sources)  # each has been asked for its call
-        return split_at_residuals(orders, calls, self._options.passes)
+        exported: Any = self._source.exported
+        above: Any = export_both(exported) or vjp._source.exported
+        return split_at_residuals(exported, above, self._options.passes, describe=carried_by)
 
     def _order_above(self, *, at_once: bool = False) -> DifferentiableCall:
         with self._lock:

@@ -37,7 +37,6 @@ class Defaults:
     """The parameters of a function that may be left out.
 
     Attributes:
-        values: the default of each parameter that has one.
         positional: the names of all parameters that may be passed by position, in order.
         required: the number of those without a default.
         by_name: the names of all parameters that may be passed by name.

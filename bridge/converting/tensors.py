@@ -15,7 +15,7 @@ from bridge.core.explaining import flatten
 from bridge.core.keys import is_key, key_data_aval, to_physical
 from bridge.core.narrowing import check_narrowing, narrow_dtype
 from bridge.exporting.specifications import ArgumentSpec
-from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.dtypes import Array, dtype_from_name
 from xla_call_module.errors import ArgumentError, InteropError, quote, shown_as_base
 from xla_call_module.exported import argument_paths
 from xla_call_module.runtime.op import static_shape
@@ -110,7 +110,7 @@ def _convert(
     return tensors, tree, tuple(origins)
 
 
-def _numbers_of(leaf: Any) -> np.ndarray[Any, Any] | None:
+def _numbers_of(leaf: Any) -> Array | None:
     """Return a Python number or an array of 64 bits as an array; None for anything else."""
     is_array = isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.itemsize > 4
     return np.asarray(leaf) if is_array or type(leaf) in (float, complex) else None

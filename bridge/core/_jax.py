@@ -14,19 +14,18 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax import export, lax, tree_util
-from jax.extend import core
+from jax.extend import core, source_info_util
 from jax.interpreters import ad
 from jax.sharding import NamedSharding
 
 from xla_call_module._jax import has_hlo_shardings
-from xla_call_module.errors import VersionError, private_name
+from xla_call_module.errors import private_name
 
 # For each argument or result its sharding; None where it has none.
 Shardings = tuple[NamedSharding | None, ...]
@@ -45,37 +44,6 @@ def unfiltered_tracebacks() -> Iterator[None]:
         yield
     finally:
         jax.config.update("jax_traceback_filtering", before)
-
-
-@contextmanager
-def user_locations() -> Iterator[None]:
-    """Return a context in which the locations of what is lowered have no frames of this library.
-
-    JAX leaves out the files that a private list has (jax/_src/source_info_util.py), and keeps what
-    it decided of each. What other threads lower meanwhile lacks the frames, too. Without the gate
-    modules are larger, and name the folder of this library. It can go when there is a public way.
-    """
-    try:
-        with private_name("locations without frames of this library", "jax"):
-            from jax._src import source_info_util as info
-
-            decisions = (info._exclude_path_regex, info.is_user_filename)
-            excluded, forget = info._exclude_paths, [each.cache_clear for each in decisions]
-    except VersionError:
-        excluded, forget = [], []
-    rooms = [*Path(__file__).parents[1].glob("*"), Path(__file__).parents[2] / "xla_call_module"]
-    # The command line calls this library as a user does, wherever the program lies that started it.
-    folders = [str(path) for path in rooms if path.name != "cli"]
-    excluded.extend(folders)
-    try:
-        for clear in forget:
-            clear()
-        yield
-    finally:
-        for path in folders:
-            excluded.remove(path)
-        for clear in forget:
-            clear()
 
 
 def outside_meshes() -> AbstractContextManager[Any]:
@@ -128,29 +96,20 @@ def traced_program(exported: export.Exported) -> core.ClosedJaxpr | None:
     return program if isinstance(program, core.ClosedJaxpr) else None
 
 
-def part_of_program(
-    program: core.ClosedJaxpr,
-    inputs: Sequence[core.Var],
-    equations: Sequence[core.JaxprEqn],
-    outputs: Sequence[core.Var | core.Literal],
-) -> Callable[..., Sequence[Any]]:
-    """Return some equations of a jaxpr as a function, with their names and places in the source.
+def without_results(exported: export.Exported, count: int) -> export.Exported:
+    """Return the description of a function that lacks the first of some flat results.
 
-    `jax.extend.core` has jaxprs without their form, and no way to change one (jax/_src/core.py,
-    `Jaxpr.replace`). The gate can go when it has.
+    JAX has private fields for the shardings of the results (jax/_src/export/_export.py). The gate
+    can go when there is a public way to change an `Exported`.
     """
-    jaxpr: Any = program.jaxpr
+    fields: dict[str, Any] = {
+        field.name: getattr(exported, field.name)[count:]
+        for field in dataclasses.fields(exported)
+        if field.name in ("out_avals", "out_shardings_hlo", "_out_named_shardings")
+    }
+    tree = tree_util.tree_structure(tuple(fields["out_avals"]))
     with private_name("residuals=True", "jax"):
-        part = jaxpr.replace(
-            invars=list(inputs),
-            eqns=list(equations),
-            outvars=list(outputs),
-            debug_info=jaxpr.debug_info.with_unknown_names(),
-        )
-    function: Callable[..., Sequence[Any]] = core.jaxpr_as_fun(
-        core.ClosedJaxpr(part, program.consts)
-    )
-    return function
+        return dataclasses.replace(exported, out_tree=tree, mlir_module_serialized=b"", **fields)
 
 
 def map_orders(
@@ -634,9 +593,28 @@ def bind_equation(equation: Any, operands: Iterable[Any]) -> Sequence[Any]:
     """
     bound = equation.primitive.get_bind_params(equation.params)
     functions, parameters = bound if isinstance(bound, tuple) else ((), bound)
-    with equation.ctx.manager:
+    source, around = equation.source_info, source_info_util.current_name_stack()
+    stack = around + source.name_stack
+    with source_info_util.user_context(source.traceback, name_stack=stack), equation.ctx.manager:
         results = equation.primitive.bind(*functions, *operands, **parameters)
     return results if equation.primitive.multiple_results else (results,)
+
+
+def traceback_at(file: str, line: int, function: str) -> Any:
+    """Return what JAX keeps of where an equation comes from, for a line of the user's program.
+
+    JAX makes it of the frames that run (jaxlib's `Traceback`), so a frame of that name and line
+    runs here. Without the gate the lines of lifted equations are those of this package. It can go
+    when JAX takes a line.
+    """
+    record = type(source_info_util.current().traceback).get_traceback
+    code = _RECORD.replace(
+        co_filename=file, co_firstlineno=line, co_name=function, co_qualname=function
+    )
+    return eval(code, {"record": record})
+
+
+_RECORD = compile("record()", "", "eval")
 
 
 @functools.cache

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import private_name
 
 
@@ -68,7 +68,7 @@ def disable_xla() -> None:
         ctypes.CDLL(str(libraries[0]))._ZN10tensorflow21DisableXlaCompilationEv()
 
 
-def annotate_sharding(tensor: tf.Tensor, tile_assignment: np.ndarray[Any, Any] | None) -> tf.Tensor:
+def annotate_sharding(tensor: tf.Tensor, tile_assignment: Array | None) -> tf.Tensor:
     """Return the tensor with an XlaSharding op that says how it is split; None for not at all.
 
     The op has no public name (tensorflow/compiler/tf2xla/ops/xla_ops.cc), and its attribute is an

@@ -157,11 +157,13 @@ def arguments_of(args: Collection[Any], kwargs: Collection[str]) -> str:
 
 def calls_back(name: str, frames: Sequence[tuple[str, int]]) -> UnsupportedError:
     """Return the error of a function that calls back to Python."""
-    equinox = _folder_of("equinox")
+    equinox = getattr(sys.modules.get("equinox"), "__file__", None)
     own = [
         (file, line)
         for file, line in frames
-        if not (is_internal_file(file) or (equinox and Path(file).is_relative_to(equinox)))
+        if not (
+            is_internal_file(file) or (equinox and Path(file).is_relative_to(Path(equinox).parent))
+        )
     ]
     at = f" at {own[0][0]}:{own[0][1]}" if own else ""
     if any(Path(file).parts[-2:] == ("equinox", "_errors.py") for file, _ in frames):
@@ -177,8 +179,3 @@ def calls_back(name: str, frames: Sequence[tuple[str, int]]) -> UnsupportedError
         "leave pure_callback, io_callback and debug.print out of what is exported; a function of "
         "bridge.call_tf is called back with compiled=False, which graph=True replaces."
     )
-
-
-def _folder_of(package: str) -> Path | None:
-    file = getattr(sys.modules.get(package), "__file__", None)
-    return None if file is None else Path(file).parent

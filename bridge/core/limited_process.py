@@ -10,7 +10,6 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from bridge.core.worker_messages import read_message, write_message
@@ -45,12 +44,7 @@ class WorkerProcess:
         """Return it."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the process."""
         self.close()
 

@@ -24,7 +24,6 @@ class _ElementType:
     """The part that all narrow types have.
 
     Attributes:
-        name: the name that JAX has for it.
         mlir: the name that StableHLO has for it.
         bits: the number of bits, the sign included.
     """
@@ -75,7 +74,6 @@ class NarrowFloat(_ElementType):
     """A float type of at most 8 bits, whose values are those of ml_dtypes.
 
     Attributes:
-        fraction_bits: the number of bits of the fraction.
         has_arithmetic: whether XLA computes with it, and does not only convert it.
     """
 

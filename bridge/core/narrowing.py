@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
-from xla_call_module.dtypes import WIDE
+from xla_call_module.dtypes import WIDE, Array
 from xla_call_module.errors import DtypeError
 from xla_call_module.tracebacks import warn
 
@@ -37,7 +37,7 @@ def is_narrowed(dtype: Any) -> bool:
     return bool(narrow_dtype(dtype) != dtype)
 
 
-def narrow_array(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
+def narrow_array(array: Array, where: str) -> Array:
     """Return the array with the dtype that JAX would give it; itself where it has that."""
     check_narrowing(array, where)
     return array.astype(narrow_dtype(array.dtype), copy=False)
@@ -60,7 +60,7 @@ def warn_of_narrowing(params: Any) -> None:
         )
 
 
-def check_narrowing(array: np.ndarray[Any, Any], where: str) -> None:
+def check_narrowing(array: Array, where: str) -> None:
     """Refuse an array of 64 bits with a value that JAX's narrower dtype does not have."""
     if array.dtype.kind not in "iufc" or not is_narrowed(array.dtype):
         return
@@ -76,11 +76,11 @@ def check_narrowing(array: np.ndarray[Any, Any], where: str) -> None:
             )
 
 
-def _pieces(array: np.ndarray[Any, Any]) -> Any:
+def _pieces(array: Array) -> Any:
     return np.nditer(array, ["external_loop", "buffered", "zerosize_ok"], buffersize=_PIECE)
 
 
-def _is_rounded(array: np.ndarray[Any, Any]) -> bool:
+def _is_rounded(array: Array) -> bool:
     """Return whether JAX's narrower dtype has another number in the place of a finite one."""
     if array.dtype.kind not in "fc" or not is_narrowed(array.dtype):
         return False
@@ -92,7 +92,7 @@ def _is_rounded(array: np.ndarray[Any, Any]) -> bool:
         )
 
 
-def _is_changed(array: np.ndarray[Any, Any], narrow: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def _is_changed(array: Array, narrow: np.dtype[Any]) -> Array:
     """Return for each number whether a narrower dtype changes it by more than rounding."""
     if array.dtype.kind in "iu":
         limits = np.iinfo(narrow)

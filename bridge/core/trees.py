@@ -145,9 +145,9 @@ def check_prefix(prefix: Any, tree: Any, *, what: str) -> list[Any]:
     return broadcast
 
 
-def check_flags(prefix: Any, tree: Any, *, what: str) -> list[bool]:
-    """Return the bools of `prefix`, one for each leaf of `tree`."""
-    flags = check_prefix(prefix, tree, what=what)
+def check_flags(prefix: Any, tree: Any) -> list[bool]:
+    """Return the bools of `trainable`, one for each leaf of `tree`."""
+    flags = check_prefix(prefix, tree, what="trainable")
     if wrong := [flag for flag in flags if not isinstance(flag, bool)]:
-        raise StructureError(f"{what} has a leaf {wrong[0]!r}; expected True or False.")
+        raise StructureError(f"trainable has a leaf {wrong[0]!r}; expected True or False.")
     return flags

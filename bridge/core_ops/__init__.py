@@ -1,12 +1,11 @@
 """StableHLO, understood once: what targets share.
 
 stablehlo_operation.py   an operation, its regions and results, as rules see them; a target's table
-module_contents.py       the names of what a module is made of
 transform_composite.py   a Fourier transform, which a target may know
 graph_walk.py            a module is walked, each operation by its rule in that table
 shapes.py slicing.py gathers.py scatters.py windows.py dots.py branches.py collectives.py
                          rules in the language of `bridge.graphs`, which targets share
-reductions.py convolution_windows.py elementary.py
+reductions.py sort_comparators.py convolution_windows.py elementary.py
                          what rules of these families share, each with what is a target's own
 regions.py               the function that a region of two elements is, and reductions by any
 decompositions/          operations as other ones, for targets that lack them: calls before the walk

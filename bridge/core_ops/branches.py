@@ -55,28 +55,19 @@ def _branch(graph: TensorGraph, op: Operation, condition: Value, *branches: _Bra
     return graph.nodes_of("If", [condition], kinds, then_branch=bodies[0], else_branch=bodies[1])
 
 
-def _optimization_barrier(graph: TensorGraph, op: Operation) -> Sequence[Value]:
-    del graph
-    return op.operands
-
-
 def _map(graph: TensorGraph, op: Operation) -> Value:
     """A region of scalars, applied to whole tensors."""
     (mapped,) = op.regions[0].apply(graph, op.operands)
     return mapped.broadcast_to(op.operands[0].shape)
 
 
-def _token(graph: TensorGraph, op: Operation) -> Value:
-    """Return a constant for a token, which orders effects that a graph does not have."""
-    del graph, op
-    return nodes.constant(True, bool)
-
-
+# A token orders effects, which a graph does not have.
+_TOKEN = Rule(lambda *_: nodes.constant(True, bool))
 RULES = {
-    "stablehlo.after_all": Rule(_token),
+    "stablehlo.after_all": _TOKEN,
     "stablehlo.case": Rule(_case),
-    "stablehlo.create_token": Rule(_token),
+    "stablehlo.create_token": _TOKEN,
     "stablehlo.if": Rule(_if),
     "stablehlo.map": Rule(_map, ("dimensions",)),
-    "stablehlo.optimization_barrier": Rule(_optimization_barrier, expand=False),
+    "stablehlo.optimization_barrier": Rule(lambda _, op: op.operands, expand=False),
 }

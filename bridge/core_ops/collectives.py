@@ -47,15 +47,10 @@ def _collective(graph: TensorGraph, op: Operation) -> Sequence[Value]:
     return [nodes.cast(graph, value, result.dtype) for value, result in pairs]
 
 
-def _device_number(graph: TensorGraph, op: Operation) -> Value:
-    """Return 0, the number of the only device."""
-    del graph
-    return nodes.constant(0, op.result.dtype)
-
-
+_DEVICE_NUMBER = Rule(lambda _, op: nodes.constant(0, op.result.dtype))  # there is one
 RULES = {
     **{name: Rule(_collective, read, expand=False) for name, read in COLLECTIVES.items()},
     "sdy.sharding_constraint": Rule(identity, SHARDING_ATTRIBUTES, expand=False),
-    "stablehlo.partition_id": Rule(_device_number),
-    "stablehlo.replica_id": Rule(_device_number),
+    "stablehlo.partition_id": _DEVICE_NUMBER,
+    "stablehlo.replica_id": _DEVICE_NUMBER,
 }

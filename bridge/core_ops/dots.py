@@ -31,7 +31,6 @@ class _Side:
     """One operand.
 
     Attributes:
-        value: the operand.
         batch: the dimensions that both operands have.
         contracted: the dimensions along which products are added.
         free: the dimensions that it alone has.

@@ -54,7 +54,7 @@ class _Walker:
         """
 
         def emit(raw: Any, operands: list[Value], values: _Values) -> Sequence[Value]:
-            graph.enter(self._scope_of(raw) or _last_part(raw.name))
+            graph.enter(self._scope_of(raw) or raw.name.rpartition(".")[2])
             graph.allow(_NODES_OF_ONE)
             return self._emit(values, graph, raw, operands)
 
@@ -126,10 +126,6 @@ def _without_elements(op: Operation) -> list[Value]:
     if any(0 not in shape or len(shape) != len(result.shape) for result, shape in pairs):
         return []
     return [constant_array(np.empty(shape, result.dtype)) for result, shape in pairs]
-
-
-def _last_part(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 _NESTED = re.compile(r"p?jit\(([^()]*)\)")

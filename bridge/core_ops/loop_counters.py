@@ -31,7 +31,6 @@ class LoopCounter:
     Attributes:
         number: the index of the counter among the carried values.
         first: the value before the first iteration.
-        step: the number that is added in each iteration.
         rounds: the number of iterations, if it is a number or a size.
         limit: the number of iterations as a scalar of int64.
     """

@@ -15,14 +15,7 @@ from bridge.graphs.folding import MAX_BYTES
 from bridge.graphs.size_arithmetic import may_wrap
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, constant_array, contents_of, of_array, of_size, of_sizes
-from xla_call_module.size_polynomials import (
-    Dim,
-    is_static,
-    maximum,
-    minimum,
-    numbers_of,
-    product,
-)
+from xla_call_module.size_polynomials import Dim, is_static, maximum, minimum, numbers_of, product
 from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
 

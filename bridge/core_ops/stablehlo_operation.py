@@ -4,21 +4,57 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
-from bridge.core_ops.module_contents import ModuleContents
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value, contents_of
+from xla_call_module.call import CallModule
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import DtypeError, UnsupportedError
 from xla_call_module.size_polynomials import Dim, Element, is_static, numbers_of, of_atom
 from xla_call_module.stablehlo.attributes import Attributes
-from xla_call_module.stablehlo.modules import tensor_type
+from xla_call_module.stablehlo.modules import custom_call_target, open_module, tensor_type, walk
 from xla_call_module.stablehlo.walking import describe_operation, regions_of
+
+_CUSTOM_CALL = "stablehlo.custom_call"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleContents:
+    """The names of what a module is made of.
+
+    Attributes:
+        elements: the element types of all values, by MLIR's names.
+    """
+
+    operations: frozenset[str]
+    custom_calls: frozenset[str]
+    elements: frozenset[str]
+
+    @classmethod
+    def of(cls, call: CallModule) -> ModuleContents:
+        """Return those of the module of a call."""
+        with open_module(call.module) as module:
+            operations = list(walk(module))
+            types = {str(value.type) for operation in operations for value in _values(operation)}
+            return cls(
+                frozenset(one.name for one in operations),
+                frozenset(custom_call_target(o) for o in operations if o.name == _CUSTOM_CALL),
+                frozenset(tensor_type(t).element for t in types if t.startswith("tensor<")),
+            )
+
+
+def _values(operation: Any) -> Iterator[Any]:
+    """Yield the results of an operation and the arguments of its blocks."""
+    yield from operation.results
+    for region in operation.regions:
+        for block in region.blocks:
+            yield from block.arguments
+
 
 _PREFIX = "stablehlo."
 # What the walk itself goes through.
@@ -32,12 +68,7 @@ Walk = Callable[[Any, Any, Sequence[Value]], list[Value]]
 
 @dataclass(frozen=True, slots=True)
 class ResultType:
-    """The type of a result in the module, with None for a dynamic size.
-
-    Attributes:
-        dtype: the dtype.
-        shape: the shape.
-    """
+    """The type of a result in the module, with None for a dynamic size."""
 
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...]
@@ -51,7 +82,6 @@ class Region:
         block: the only block of the region, as MLIR has it.
         walk: the function that adds the operations of a block to a graph.
         outside: the values that it sees besides its arguments.
-        target: what the operations become.
     """
 
     block: Any
@@ -74,15 +104,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Operation(Attributes):
-    """An operation whose operands have been walked.
-
-    Attributes:
-        name: the name, such as `stablehlo.add`.
-        operands: the operands.
-        results: the types of its results.
-        regions: the regions.
-        target: what the operation becomes.
-    """
+    """An operation whose operands have been walked."""
 
     name: str
     operands: tuple[Value, ...]
@@ -185,9 +207,6 @@ class GraphTarget:
     """A format of graphs that the operations of a module are translated to.
 
     Attributes:
-        name: its name, for messages.
-        rules: the rule of each operation.
-        custom_calls: the rule of each target of a custom call.
         composites: those of composites; all others are computed by their decompositions.
         dtype_of: the function that gives the dtype of a StableHLO element type, such as `bf16`, of
             which it is told where it stands (`where`); it raises a `DtypeError` of other ones.

@@ -15,12 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from bridge.core_ops.regions import (
-    REDUCERS,
-    depends_on_order,
-    is_identity,
-    reducer_of,
-)
+from bridge.core_ops.regions import REDUCERS, depends_on_order, is_identity, reducer_of
 from bridge.core_ops.slicing import pad
 from bridge.core_ops.stablehlo_operation import Operation, Region, Rule
 from bridge.graphs import nodes

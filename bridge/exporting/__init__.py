@@ -17,7 +17,7 @@ From there on each verb binds the parameters in the way of its own target: `save
 `savedmodel.Function`, a layer as weights of a `LayerFunction`, `to_onnx` as initializers.
 
 For a whole job from a shell, `parameter_files` reads parameters, one array after another where
-`update` asks for them (`stored_arrays`), and `environment` and `revision` say what a file was made
+`update` asks for them (`stored_arrays`), and `environment` says what a file was made
 of, whatever folder that happened in.
 
 To support another framework, add its class to `framework_modules`, with a function of the

@@ -105,7 +105,6 @@ class _Symbols:
     """The source of the symbols of all arguments.
 
     Attributes:
-        scope: the symbolic scope of all of them.
         unknown: the source of symbols for dimensions without a name.
     """
 

@@ -66,7 +66,6 @@ class ArgumentTexts:
     """The arguments of a call.
 
     Attributes:
-        positional: the pytrees of the positional arguments.
         by_name: the pytrees of the keyword arguments.
     """
 

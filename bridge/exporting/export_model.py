@@ -32,7 +32,6 @@ class ExportedModel:
 
     Attributes:
         exported: the function, of the parameters and its arguments; or several, by signature key.
-        params: the parameters; None where there are none.
         trainable: a bool, or a pytree like `params` with bools.
         inputs: the names for the inputs of the signature; None where nobody has given any.
         function: the function as JAX can trace it again, or some by signature key; None for one

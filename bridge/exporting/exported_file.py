@@ -8,7 +8,7 @@ from jax import export
 
 from savedmodel.files.model_folder import read_file
 from xla_call_module.errors import StructureError
-from xla_call_module.exported_bytes import parse_exported
+from xla_call_module.exported import parse_exported
 
 MAX_EXPORTED_BYTES = 1 << 31  # flatbuffers' own limit
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 from jax import export, tree_util
+from jax.extend import source_info_util
 
 from bridge.core._jax import (
     callback_frames,
@@ -18,7 +21,6 @@ from bridge.core._jax import (
     trace_with_symbolic_solves,
     traced_program,
     unstable_calls,
-    user_locations,
 )
 from bridge.core.explaining import calls_back, explain_tracing
 from bridge.exporting.call_check import Passed, check_call
@@ -102,8 +104,7 @@ def _export(
 
     def export_with(allowed: Sequence[DisabledCheck]) -> export.Exported:
         checks = to_jax_checks(allowed)
-        with user_locations():
-            return export.export(fun, platforms=platforms, disabled_checks=checks)(*args, **kwargs)
+        return export.export(fun, platforms=platforms, disabled_checks=checks)(*args, **kwargs)
 
     def again(error: ValueError) -> export.Exported:
         targets = [target for target, _ in unstable_calls(error) if is_portable(target)]
@@ -112,22 +113,36 @@ def _export(
         named = parse_checks(f"custom_call:{target}" for target in targets)
         return export_with(unite(disabled_checks, named))
 
+    _leave_out_own_frames()
     try:
         exported = export_with(disabled_checks)
     except ValueError as error:
         exported = again(error)
 
     def differentiate() -> export.Exported:
-        with user_locations():
-            try:
-                return exported.vjp()
-            except ValueError as error:
-                return again(error).vjp()
+        try:
+            return exported.vjp()
+        except ValueError as error:
+            return again(error).vjp()
 
     try:
         return replace_vjp(exported, differentiate, program=traced_program(exported))
     except VersionError:  # the gate: its gradient has no library calls then
         return exported
+
+
+@functools.cache
+def _leave_out_own_frames() -> None:
+    """Have JAX leave the frames of this library out of the locations of what it lowers.
+
+    Otherwise modules are larger, and name the folder of this library. It is done once, since JAX
+    forgets then what it has decided of each file.
+    """
+    rooms = [*Path(__file__).parents[1].glob("*"), Path(__file__).parents[2] / "xla_call_module"]
+    for path in rooms:
+        # The command line calls this library as a user does, wherever its program lies.
+        if path.name != "cli":
+            source_info_util.register_exclusion(str(path))
 
 
 def _reasons(

@@ -28,7 +28,6 @@ class ModelFunction:
     Attributes:
         call: the function, of the parameters and its own arguments; of the latter alone where
             there are no parameters.
-        name: the name in messages.
         params: a pytree of arrays; None where there are none.
         trainable: for each leaf of `params`, in JAX's order, whether its framework trains it.
         inputs: the specs of the arguments where the object knows them.
@@ -52,12 +51,12 @@ class ModelFunction:
         if self.params is None:
             return True
         try:
-            flags = check_flags(wanted, self.params, what="trainable")
+            flags = check_flags(wanted, self.params)
         except StructureError:
             if self.arranged is None:
                 raise
             passed = self.arranged.rebuild(self.params)
-            flags = list(self.arranged.select(check_flags(wanted, passed, what="trainable")))
+            flags = list(self.arranged.select(check_flags(wanted, passed)))
         both = [flag and own for flag, own in zip(flags, self.trainable, strict=True)]
         return tree_util.tree_unflatten(tree_util.tree_structure(self.params), both)
 
@@ -233,10 +232,6 @@ def _is_other_variable(nnx: Any, part: Any) -> bool:
     return isinstance(part, state) and not issubclass(part.type, nnx.Param)
 
 
-def _is_state(equinox: Any, part: Any) -> bool:
-    return isinstance(part, equinox.nn.State)
-
-
 def _is_optimizer_state(optax: Any, part: Any) -> bool:
     """Return whether it is a state; `optax.LookaheadParams` are parameters."""
     kind = type(part)
@@ -245,7 +240,7 @@ def _is_optimizer_state(optax: Any, part: Any) -> bool:
 
 _UNTRAINED: Mapping[str, Callable[[Any, Any], bool]] = {
     "flax.nnx": _is_other_variable,
-    "equinox": _is_state,
+    "equinox": lambda equinox, part: isinstance(part, equinox.nn.State),
     "optax": _is_optimizer_state,
 }
 

@@ -31,22 +31,6 @@ _MAX_DEPTH = 100
 _OPEN = {".npz": open_npz_arrays, ".safetensors": open_safetensors_arrays}
 
 
-def read_parameters(path: str | os.PathLike[str], *, separator: str | None = None) -> Any:
-    """Return the pytree of parameters in a file, or in a folder of orbax.
-
-    The keys of a .npz or .safetensors file are split into the keys of dicts within dicts at `/`,
-    or, if none has that, at `.`; a level whose keys are 0, 1, 2 … is a list. A checkpoint has its
-    own structure, in which tuples are lists.
-
-    Example:
-        >>> np.savez("params.npz", **{"dense/w": np.ones((3, 2)), "dense/b": np.zeros(2)})
-        >>> sorted(read_parameters("params.npz")["dense"])
-        ['b', 'w']
-    """
-    with open_parameters(path, separator=separator) as arrays:
-        return to_memory(arrays)
-
-
 def to_memory(params: Any) -> Any:
     """Return a pytree with each `StoredArray` read."""
     return jax.tree.map(
@@ -56,7 +40,12 @@ def to_memory(params: Any) -> Any:
 
 @contextmanager
 def open_parameters(path: str | os.PathLike[str], *, separator: str | None = None) -> Iterator[Any]:
-    """Return a context with the pytree of `read_parameters`, whose arrays are `StoredArray`s."""
+    """Return a context with the pytree of parameters in a file, or in a folder of orbax.
+
+    Its arrays are `StoredArray`s. The keys of a .npz or .safetensors file are split into the keys
+    of dicts within dicts at `/`, or, if none has that, at `.`; a level whose keys are 0, 1, 2 … is
+    a list. A checkpoint has its own structure, in which tuples are lists.
+    """
     path = Path(path)
     if path.is_dir():
         with open_orbax_arrays(path, _orbax_tree(path)) as tree:

@@ -31,11 +31,9 @@ class PlainParameters:
     """A pytree of any classes, its arrays as dicts within dicts, by the names on their paths.
 
     Attributes:
-        params: the arrays, in dicts within dicts.
         paths: the path of each array in these dicts, in the order of the pytree.
         others: the leaves of the pytree, with None for the arrays.
         is_array: for each leaf of the pytree whether it is an array.
-        tree: the structure of the pytree.
     """
 
     params: Any

@@ -32,8 +32,7 @@ from savedmodel.read import read
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import PlatformError, StructureError
-from xla_call_module.exported import from_exported
-from xla_call_module.exported_bytes import parse_exported
+from xla_call_module.exported import from_exported, parse_exported
 from xla_call_module.mlir_files import is_mlir, with_signature
 
 _MAX_FILE_BYTES = 1 << 32

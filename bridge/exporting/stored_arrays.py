@@ -51,8 +51,6 @@ class StoredArray:
     """An array of an open file, which `numpy.asarray` reads, each time anew.
 
     Attributes:
-        shape: the size of each dimension.
-        dtype: the numpy dtype.
         read: a function that returns the array; it raises a `FormatError` where that is damaged.
     """
 

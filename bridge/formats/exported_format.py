@@ -27,12 +27,6 @@ def _is_stablehlo(path: str, head: bytes) -> bool:
     return is_mlir(head)
 
 
-def _is_exported(path: str, head: bytes) -> bool:
-    """Return true: what is no other file is refused as one of these, which begin with no sign."""
-    del path, head
-    return True
-
-
 def _read_stablehlo(path: str | os.PathLike[str]) -> CallModule:
     from bridge.exporting.source import open_model
 
@@ -52,7 +46,7 @@ def _inspect_stablehlo(path: str | os.PathLike[str]) -> FileReport:
 def _inspect_exported(path: str | os.PathLike[str]) -> FileReport:
     from bridge.exporting.exported_file import read_exported
     from bridge.inspecting.call_report import report_of_calls
-    from xla_call_module.exported_bytes import call_of_exported
+    from xla_call_module.exported import call_of_exported
 
     exported = read_exported(path, stand_ins=True)
     calls = [call_of_exported(exported, carried=True)]
@@ -90,8 +84,7 @@ def _runnable(exported: export.Exported) -> Runnable:
     from bridge.core.keys import to_logical, to_physical
     from bridge.core.names import input_names, output_names
     from bridge.formats.runnable import Runnable
-    from xla_call_module.exported import argument_specs
-    from xla_call_module.exported_bytes import call_of_exported
+    from xla_call_module.exported import argument_specs, call_of_exported
     from xla_call_module.stablehlo.refining import accepts_sizes
 
     call = call_of_exported(exported)
@@ -136,7 +129,7 @@ STABLEHLO = FileFormat(
 )
 EXPORTED = FileFormat(
     name="a serialized Exported",
-    recognises=_is_exported,
+    recognises=lambda *_: True,  # what no other file is, is refused as one of these
     inspect=_inspect_exported,
     open=_open_exported,
     is_source=True,

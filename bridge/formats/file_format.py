@@ -43,11 +43,8 @@ class Conversion:
 
     Attributes:
         source: the folder of a SavedModel, or the file of a serialized `Exported` or of StableHLO.
-        target: the file to write.
         signatures: the signatures of a SavedModel that it is to have; empty for the default ones.
-        platform: one of the platforms that the source was lowered for.
         gradient_order: how many times the functions are differentiated first.
-        overwrite: whether a file at the target may be replaced.
         options: the options that the format alone has, by name; those left out have their defaults.
     """
 
@@ -65,8 +62,6 @@ class ConvertCommand:
     """The command that writes files of a format.
 
     Attributes:
-        name: the name of the command.
-        suffix: the end of the names of files.
         options: for each name in `Conversion.options` the keywords of
             `ArgumentParser.add_argument`, and its flag as `flag`.
     """
@@ -78,14 +73,7 @@ class ConvertCommand:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeCall:
-    """One call of a file, to be measured.
-
-    Attributes:
-        path: the file.
-        signature: the key of the signature.
-        inputs: the inputs by name, in the order of the arguments.
-        outputs: the names of the outputs, in the order of the results.
-    """
+    """One call of a file, to be measured."""
 
     path: str
     signature: str
@@ -98,7 +86,6 @@ class Runtime:
     """A program that calls files of a format.
 
     Attributes:
-        name: its name.
         option: its name on the command line.
         wheels: the distributions of which one is to be installed.
         modules: the modules that are imported before its calls are measured.
@@ -138,7 +125,6 @@ class FileFormat:
             not take such files, or compares them in TensorFlow.
         runtime: the program that calls files; None for JAX.
         convert: writes a file; None where `bridge.save` or JAX does.
-        command: the command for `convert`; None for none.
     """
 
     name: str

@@ -14,11 +14,6 @@ from xla_call_module.dimensions import symbols
 from xla_call_module.dtypes import Array
 
 
-def _any_sizes(sizes: Mapping[str, int]) -> bool:
-    del sizes
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runnable:
     """A function that can be called with arrays by name.
@@ -26,7 +21,6 @@ class Runnable:
     Attributes:
         name: the key of the signature, or the name of the function.
         inputs: the spec of each input; its path is that of the argument.
-        outputs: the names of the outputs, in the order of the results.
         bind: returns a function that calls it with these inputs, and returns the results in the
             order of the outputs, as arrays of the runtime.
         defaults: the values of inputs that need not be passed.
@@ -40,7 +34,7 @@ class Runnable:
     outputs: tuple[str, ...]
     bind: Callable[[Mapping[str, Array]], Callable[[], Any]]
     defaults: Mapping[str, Array]
-    accepts: Callable[[Mapping[str, int]], bool] = _any_sizes
+    accepts: Callable[[Mapping[str, int]], bool] = lambda _: True
     signature: str = DEFAULT_SIGNATURE
 
     @property

@@ -84,8 +84,7 @@ def _runnable(signature: LoadedSignature) -> Runnable:
 
     from bridge.core.keys import is_key, to_physical
     from bridge.formats.runnable import Runnable
-    from xla_call_module.exported import argument_specs
-    from xla_call_module.exported_bytes import call_of_exported
+    from xla_call_module.exported import argument_specs, call_of_exported
     from xla_call_module.stablehlo.refining import accepts_sizes
 
     exported, binding = signature.exported, signature.binding

@@ -13,11 +13,7 @@ from typing import Any
 import numpy as np
 
 from xla_call_module.dtypes import Array
-from xla_call_module.stablehlo.constant_evaluation import (
-    COMPARISONS,
-    FUNCTIONS,
-    truncated_quotient,
-)
+from xla_call_module.stablehlo.constant_evaluation import COMPARISONS, FUNCTIONS, truncated_quotient
 
 MAX_BYTES = 1 << 25  # of the operands of an operation that is computed here
 MAX_COUNTED = 1 << 20  # numbers 0, 1, 2, … that are written down; more are counted by the model

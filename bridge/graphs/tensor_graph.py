@@ -46,6 +46,9 @@ _SIZES = "sizes"
 # bytes its constants that are computed here: both as many as take seconds and not minutes.
 MAX_NODES = 50_000
 MAX_FOLDED = 1 << 26
+# The operands of an operation, None for one left out, and the shape and dtype of each result.
+Inputs = Sequence[Value | None]
+Results = Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +56,8 @@ class Node:
     """One operation in the graph.
 
     Attributes:
-        op_type: the name of the operation.
         name: a name that no other node has.
         inputs: the names of the operands; empty for one that is left out.
-        outputs: the names of the results.
         attributes: the attributes: numbers, texts, sequences of them, dtypes, arrays, graphs.
     """
 
@@ -83,7 +84,6 @@ class Result:
     Attributes:
         name: the name of the output; empty where it does not matter.
         reference: the name of the value that is the output.
-        dtype: the dtype of the elements.
         shape: the shape, with texts for sizes that have one.
     """
 
@@ -103,7 +103,6 @@ class _Shared:
         constants: the names of constants by their contents.
         constant_names: the names in `constants`.
         facts: the facts about values, by their names.
-        shapes: the shapes of results of nodes, by their names.
         scope: the place in the source that the next nodes come from.
         nodes_left: the number of nodes that may still be added.
         bytes_left: the number of bytes that computed constants may still have.
@@ -133,9 +132,7 @@ class TensorGraph:
         format: the name of the format, for messages.
         zero_copies: whether a 0 in the shape of a Reshape stands for the operand's size.
         max_padded_rank: the most dimensions that a Pad takes; None for any number.
-        inputs: the inputs in their order.
         nodes: the nodes in an order in which they can run.
-        results: the outputs in their order.
         outer: the graph around it; None for the outermost one.
     """
 
@@ -281,11 +278,7 @@ class TensorGraph:
         return self.nodes_of(op_type, inputs, [(shape, kind)], **attributes)[0]
 
     def nodes_of(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
-        **attributes: Any,
+        self, op_type: str, inputs: Inputs, results: Results, **attributes: Any
     ) -> list[Value]:
         """Return all results of an operation, given the shape and dtype of each; see `node`."""
         return self._compute(op_type, inputs, results, attributes)
@@ -331,11 +324,7 @@ class TensorGraph:
         return made.broadcast_to(value.shape)
 
     def _compute(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
-        attributes: Mapping[str, Any],
+        self, op_type: str, inputs: Inputs, results: Results, attributes: Mapping[str, Any]
     ) -> list[Value]:
         arrays = [value.array for value in inputs if value is not None and value.array is not None]
         if len(arrays) == len(inputs) > 0 and len(results) == 1:
@@ -349,22 +338,14 @@ class TensorGraph:
         return self._add(op_type, inputs, results, attributes)
 
     def _replaced(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
-        attributes: Mapping[str, Any],
+        self, op_type: str, inputs: Inputs, results: Results, attributes: Mapping[str, Any]
     ) -> list[Value] | None:
         """Return the results of an operation by what the format has in its place; None for most."""
         del op_type, inputs, results, attributes
         return None
 
     def _add(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
-        attributes: Mapping[str, Any],
+        self, op_type: str, inputs: Inputs, results: Results, attributes: Mapping[str, Any]
     ) -> list[Value]:
         references = tuple("" if value is None else self.reference(value) for value in inputs)
         dtypes = tuple(dtype for _, dtype in results)

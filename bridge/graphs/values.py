@@ -24,7 +24,6 @@ class Value:
     """One tensor of the program.
 
     Attributes:
-        dtype: the dtype of the elements, as in the module.
         shape: the shape, as in the module.
         unbroadcast_shape: the shape of the elements that there are, which NumPy's broadcasting
             brings to `shape`. It may have fewer dimensions. A rule whose operands are expanded sees

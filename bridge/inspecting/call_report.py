@@ -34,16 +34,9 @@ def report_of_calls(
         bytes=size,
         tensorflow=signature.tensorflow,
         signatures=(signature,),
-        parameters=(),
-        metadata={},
         writer=writer,
-        saved_again=False,
         files=(StoredFile(os.path.basename(path), size),),
-        assets=(),
-        warmup=None,
-        manifest=None,
         flags=(*flags.ignored, *flags.fatal),
-        others={},
     )
 
 

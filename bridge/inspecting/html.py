@@ -10,13 +10,7 @@ from xml.etree.ElementTree import Element
 from bridge.inspecting.graph_report import GraphReport, GraphSignature
 from bridge.inspecting.markup import PAGE_STYLE, element, to_markup
 from bridge.inspecting.order_report import OrderReport
-from bridge.inspecting.pictures import (
-    areas_of,
-    draw_flow,
-    draw_parts,
-    draw_releases,
-    draw_sizes,
-)
+from bridge.inspecting.pictures import areas_of, draw_flow, draw_parts, draw_releases, draw_sizes
 from bridge.inspecting.report import FileReport, SignatureReport
 from bridge.inspecting.report_facts import (
     ORDER_COLUMNS,

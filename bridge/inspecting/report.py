@@ -20,13 +20,7 @@ from bridge.inspecting.graph_report import (
 from bridge.inspecting.operation_counts import most_frequent
 from bridge.inspecting.order_report import OrderReport, report_order
 from bridge.inspecting.tensor_report import TensorReport
-from bridge.loading.signature_calls import (
-    assigned_of,
-    calls_of,
-    inputs_of,
-    names_of,
-    outputs_of,
-)
+from bridge.loading.signature_calls import assigned_of, calls_of, inputs_of, names_of, outputs_of
 from savedmodel.files.assets import WARMUP_FILE
 from savedmodel.files.model_folder import ModelFolder
 from savedmodel.files.records import record_sizes
@@ -193,18 +187,18 @@ class FileReport:
 
     path: str
     bytes: int
-    tensorflow: str
-    signatures: tuple[SignatureReport, ...]
-    parameters: tuple[ParameterReport, ...]
-    metadata: dict[str, Any]
-    writer: str
-    saved_again: bool
-    files: tuple[StoredFile, ...]
-    assets: tuple[StoredFile, ...]
-    warmup: WarmupReport | None
-    manifest: Manifest | None
-    flags: tuple[str, ...]
-    others: Mapping[str, str]
+    tensorflow: str = ""
+    signatures: tuple[SignatureReport, ...] = ()
+    parameters: tuple[ParameterReport, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
+    writer: str = ""
+    saved_again: bool = False
+    files: tuple[StoredFile, ...] = ()
+    assets: tuple[StoredFile, ...] = ()
+    warmup: WarmupReport | None = None
+    manifest: Manifest | None = None
+    flags: tuple[str, ...] = ()
+    others: Mapping[str, str] = field(default_factory=dict)
     graph: GraphReport | None = None
 
     @property

@@ -32,8 +32,6 @@ class LayerWeight:
 
     Attributes:
         name: its pytree path with slashes, such as `dense/kernel`; unique in the layer.
-        dtype: the element type of the variable.
-        shape: the shape.
         trainable: whether it is trained while the layer is trainable.
     """
 
@@ -54,7 +52,6 @@ class LayerFunction:
 
     Attributes:
         chain: the function, its VJP, the VJP of that, …; constants are hoisted.
-        parameters: the number of leaves of the parameters.
         state: the number of leaves of the state that it takes, which is all or none.
         keys: the number of arrays of PRNG keys that it takes.
         inputs: the other arguments, as a pair of positional and keyword arguments; the leaves are

@@ -11,13 +11,14 @@ from bridge.layers.artifact import LayerArtifact, LayerFunction, LayerWeight
 from bridge.layers.layer_structures import fill
 from savedmodel.protos.structures import NONE, Structure, leaves
 from xla_call_module.call import TensorSpec
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 from xla_call_module.passes.constants import key_of
 
 # A function of flat tensors.
 Run = Callable[[Sequence[Any]], list[Any]]
 # Makes a `Run` of a function of a layer, with the values of its constants.
-MakeRun = Callable[[LayerFunction, Mapping[str, np.ndarray[Any, Any]]], Run]
+MakeRun = Callable[[LayerFunction, Mapping[str, Array]], Run]
 
 
 class LayerComputation:
@@ -32,7 +33,7 @@ class LayerComputation:
     """
 
     weights: tuple[LayerWeight, ...]
-    values: tuple[np.ndarray[Any, Any], ...] | None
+    values: tuple[Array, ...] | None
     shared: Mapping[int, Any]
     takes_mask: bool
 
@@ -40,9 +41,9 @@ class LayerComputation:
         self,
         *,
         weights: tuple[LayerWeight, ...],
-        values: tuple[np.ndarray[Any, Any], ...] | None,
+        values: tuple[Array, ...] | None,
         artifact: LayerArtifact | None = None,
-        constants: Mapping[str, np.ndarray[Any, Any]] | None = None,
+        constants: Mapping[str, Array] | None = None,
         export: Callable[[Sequence[Any], Mapping[str, Any]], Any] | None = None,
         shared: Mapping[int, Any] | None = None,
         trees: tuple[Structure, Structure] = (NONE, NONE),
@@ -54,7 +55,7 @@ class LayerComputation:
         self.values = values
         self.takes_mask = takes_mask
         self._artifact = artifact
-        self._constants: dict[str, np.ndarray[Any, Any]] = dict(constants or {})
+        self._constants: dict[str, Array] = dict(constants or {})
         self._export = export
         self._runs: dict[bool, Run] = {}
         self._trees = trees if artifact is None else (artifact.params, artifact.state)
@@ -93,7 +94,7 @@ class LayerComputation:
         return len(self._constants) == len(self.artifact.constants)
 
     @property
-    def constants(self) -> Mapping[str, np.ndarray[Any, Any]]:
+    def constants(self) -> Mapping[str, Array]:
         """The constants whose values are known, by their hashes."""
         return self._constants
 
@@ -103,7 +104,7 @@ class LayerComputation:
         self._artifact, constants = self._export(args, kwargs)
         self._constants.update(constants)
 
-    def remember(self, constant: LayerWeight, value: np.ndarray[Any, Any]) -> bool:
+    def remember(self, constant: LayerWeight, value: Array) -> bool:
         """Keep the value of a constant if it is the right one."""
         if constant.name not in self._constants:
             value = np.asarray(value).astype(constant.dtype.numpy, copy=False)

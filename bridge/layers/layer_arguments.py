@@ -33,7 +33,6 @@ class LayerArguments:
         inference: the function that is called unless the layer is training: an `Exported`, or one
             that is exported when the layer is first called.
         training: the function for training; None where that is the same.
-        params: the pytree of the parameters; None if there are none.
         trainable: a prefix of `params` with bools.
     """
 

@@ -18,6 +18,7 @@ from bridge.layers.artifact import LayerFunction, LayerWeight, StaticShape
 from bridge.layers.computation import LayerComputation, MakeRun, check_cast
 from bridge.layers.config_text import decode_artifact, encode_artifact
 from xla_call_module._autograph import exempt_from_autograph
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import (
     ArgumentError,
     FormatError,
@@ -88,7 +89,7 @@ class LayerBase:
         """Return the value without its gradient."""
 
     @abstractmethod
-    def _read(self, variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    def _read(self, variables: Sequence[Any]) -> list[Array]:
         """Return the values of variables, also where a graph is built."""
 
     @abstractmethod

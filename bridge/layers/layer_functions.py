@@ -21,7 +21,7 @@ from bridge.layers.layer_state import LayerState, shape_of
 from bridge.saving.parameters import check_parameters, check_params_tree
 from savedmodel.model import Variable
 from savedmodel.protos.structures import Branch, Structure, as_tuple
-from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.dtypes import Array, dtype_from_name
 from xla_call_module.errors import StructureError, VersionError
 from xla_call_module.passes.pipeline import Prepared, Target, prepare
 from xla_call_module.versions import Release, parse_release
@@ -60,9 +60,9 @@ def to_artifact(
     train: export.Exported | None,
     layer: LayerState,
     target: LayerTarget,
-) -> tuple[LayerArtifact, dict[str, np.ndarray[Any, Any]]]:
+) -> tuple[LayerArtifact, dict[str, Array]]:
     """Return what a layer computes, and the values of its constants."""
-    constants: dict[str, np.ndarray[Any, Any]] = {}
+    constants: dict[str, Array] = {}
     variables = layer.variables()
 
     def function(one: export.Exported, *, updates: bool) -> LayerFunction:
@@ -98,7 +98,7 @@ def _to_function(
     exported: export.Exported,
     layer: LayerState,
     target: LayerTarget,
-    constants: dict[str, np.ndarray[Any, Any]],
+    constants: dict[str, Array],
     *,
     updates: bool,
 ) -> LayerFunction:

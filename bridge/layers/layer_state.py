@@ -25,7 +25,6 @@ class LayerState:
     """The pytrees that a layer holds, and the dtypes of its variables.
 
     Attributes:
-        params: the pytree of the parameters; None if there are none.
         state: the pytree that training replaces; None if there is none.
         keys: a pytree of PRNG keys; None if the functions take none.
         trainable: a prefix of `params` with bools.

@@ -7,16 +7,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from bridge.core.keys import to_logical, to_physical
 from bridge.layers.artifact import LayerFunction
 from bridge.layers.computation import Run
 from bridge.loading.calling import call_flat
 from bridge.loading.restore import restore
+from xla_call_module.dtypes import Array
 
 
-def to_jax(function: LayerFunction, constants: Mapping[str, np.ndarray[Any, Any]]) -> Run:
+def to_jax(function: LayerFunction, constants: Mapping[str, Array]) -> Run:
     """Return a function of flat arrays, which can be traced and differentiated."""
     exported = restore(function.chain, constants.__getitem__)
     call = call_flat(exported, name=function.name)

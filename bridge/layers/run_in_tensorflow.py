@@ -13,9 +13,10 @@ from bridge.converting.gradient import DifferentiableCall, GradientOptions
 from bridge.layers.artifact import LayerFunction
 from bridge.layers.computation import Run
 from xla_call_module._tf import imported_release
+from xla_call_module.dtypes import Array
 
 
-def to_tensorflow(function: LayerFunction, constants: Mapping[str, np.ndarray[Any, Any]]) -> Run:
+def to_tensorflow(function: LayerFunction, constants: Mapping[str, Array]) -> Run:
     """Return a function of flat tensors and variables, which runs eagerly and in graphs."""
     orders = len(function.chain) - 1
     options = GradientOptions(
@@ -64,7 +65,7 @@ def _no_jaxlib(function: LayerFunction) -> str:
     )
 
 
-def read_variables(variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+def read_variables(variables: Sequence[Any]) -> list[Array]:
     """Return the values of variables, also where a graph is built."""
     with tf.init_scope():
         return [np.asarray(tf.convert_to_tensor(variable)) for variable in variables]

@@ -63,6 +63,9 @@ _ACCURATE: Mapping[str, Callable[..., Any]] = {
 COMPARISONS: Mapping[str, Callable[..., Any]] = {
     "EQ": lax.eq, "GE": lax.ge, "GT": lax.gt, "LE": lax.le, "LT": lax.lt, "NE": lax.ne,
 }  # fmt: skip
+_OF_TOTAL_ORDER: Mapping[str, Any] = {
+    "EQ": lax.eq_to_p, "GE": lax.le_to_p, "GT": lax.lt_to_p, "LE": lax.le_to_p, "LT": lax.lt_to_p,
+}  # fmt: skip
 _TOLERANCE = re.compile(r"(atol|rtol) = ([-+.\w]+)|(ulps) = (\d+)|mode<(\w+)>")
 
 
@@ -166,20 +169,20 @@ def _of_bools(of_numbers: Callable[..., Any], of_bools: Callable[..., Any]) -> L
 
 
 def _compare(op: LiftedOperation) -> Any:
-    left, right = op.scalars_and_arrays
+    direction = comparison_direction(op.raw)
     if op.text("compare_type").find("TOTALORDER") >= 0:
-        left, right = total_order(left), total_order(right)
-    return COMPARISONS[comparison_direction(op.raw)](left, right)
+        return _compare_in_total_order(direction, *op.arrays)
+    return COMPARISONS[direction](*op.scalars_and_arrays)
 
 
-def total_order(value: Any) -> Any:
-    """Return integers in the order of floats with -NaN < -infinity < -0 < 0 < infinity < NaN."""
-    dtype = jnp.result_type(value)
-    bits = 8 * dtype.itemsize
-    signed = lax.bitcast_convert_type(value, np.dtype(f"int{bits}"))
-    most = np.array((1 << (bits - 1)) - 1, signed.dtype)
-    flipped = lax.bitwise_xor(signed, jnp.broadcast_to(most, signed.shape))
-    return jnp.where(signed < 0, flipped, signed)
+def _compare_in_total_order(direction: str, left: Any, right: Any) -> Any:
+    """Compare floats with -NaN < -infinity < -0 < 0 < infinity < NaN."""
+    if direction == "NE":
+        return lax.bitwise_not(lax.eq_to_p.bind(left, right))
+    if direction in ("GE", "GT"):
+        left, right = right, left
+    primitive = _OF_TOTAL_ORDER[direction]
+    return primitive.bind(left, right)
 
 
 def _select(op: LiftedOperation) -> Any:

@@ -126,6 +126,8 @@ def as_array(value: LiftedValue) -> Any:
         return value.array()
     if isinstance(value, SizeArray):
         parts = [_scalar(dim, value.dtype) for dim in value.elements.reshape(-1)]
+        if value.shape == ():
+            return parts[0]
         return lax.reshape(jnp.stack(parts), value.shape)
     if (repeated := repeated_element(value)) is not None:
         return lax.broadcast(repeated, value.shape)

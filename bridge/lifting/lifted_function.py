@@ -78,12 +78,10 @@ def _platform_index(call: CallModule) -> list[LiftedValue]:
 
 def dtypes_of(module: Any) -> AbstractContextManager[Any]:
     """Return a context in which JAX has the dtypes of a module."""
-    for operation in walk(module):
-        for result in operation.results:
-            text = str(result.type)
-            if "64" in text and "tensor<" in text and _is_wide(text):
-                wide: AbstractContextManager[Any] = jax.enable_x64(True)
-                return wide
+    types = {str(result.type) for operation in walk(module) for result in operation.results}
+    if any("64" in text and "tensor<" in text and _is_wide(text) for text in types):
+        wide: AbstractContextManager[Any] = jax.enable_x64(True)
+        return wide
     return contextlib.nullcontext()
 
 

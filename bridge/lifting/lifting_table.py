@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,7 +41,8 @@ class LiftingTable:
             have its derivatives. Without, all is written out as it stands.
         may_compose: whether rules may make composites, which not every JAX lowers everywhere.
         to_array: makes an array of a value, as the rules have it.
-        around: a context in which the rule of an operation runs.
+        around: a context in which the rule of an operation runs; None for the name stack and the
+            line in the source of each operation.
         target: the name of what understands the operations, for messages.
     """
 
@@ -52,7 +53,7 @@ class LiftingTable:
     has_functions: bool = True
     may_compose: bool = True
     to_array: Callable[[LiftedValue], Any] = as_array
-    around: Callable[[Any], AbstractContextManager[Any]] = nullcontext
+    around: Callable[[Any], AbstractContextManager[Any]] | None = None
     target: str = "JAX"
 
 

@@ -1,10 +1,12 @@
-"""Loops: a `stablehlo.while` as `jax.lax.scan` where its number of steps is known.
+"""Loops: a `stablehlo.while` as `jax.lax.scan` where its number of steps is known, or a size.
 
 JAX lowers `scan`, and `fori_loop` with known bounds, to a loop that counts. What it scans over is
 read by `dynamic_slice` at the place of the step, and what it stacks is written by
 `dynamic_update_slice`. Both are looked for in what the body traces to, and become inputs and
 outputs of the scan again, so that its derivative in reverse mode costs what that of the original
 costs. Other loops are `jax.lax.while_loop`.
+
+What is said of symbolic sizes has to hold for all that they may be.
 """
 
 from __future__ import annotations
@@ -19,11 +21,17 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from bridge.core._jax import bind_equation
-from bridge.lifting.known_values import LiftedValue, Token, as_array
+from bridge.core._jax import bind_equation, is_certain
+from bridge.lifting.known_values import (
+    Dimension,
+    LiftedValue,
+    Token,
+    as_array,
+    dimensions_of,
+    of_dimensions,
+)
 from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion
-
-Atom = Any  # a variable or a literal of a jaxpr
+from bridge.lifting.step_integers import Atom, Line, Lines
 
 
 def lift_while(
@@ -92,8 +100,8 @@ class _Counter:
     """
 
     index: int
-    start: int
-    limit: int
+    start: Dimension
+    limit: Dimension
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,79 +116,57 @@ class _Steps:
     """
 
     index: int
-    start: int
+    start: Dimension
     stride: int
-    count: int
+    count: Dimension
 
 
 def _counter(condition: Any, initial: Sequence[LiftedValue]) -> _Counter | None:
     """Return which carried value counts up to a known limit; None if none does."""
     jaxpr = condition.jaxpr
     (result,) = jaxpr.outvars
-    constants = dict(zip(jaxpr.constvars, condition.consts, strict=True))
-    made = {eqn.outvars[0]: eqn for eqn in jaxpr.eqns}
-    eqn = made.get(result) if isinstance(result, core.Var) else None
-    if eqn is None or eqn.primitive.name not in _LIMITS or len(jaxpr.eqns) != 1:
+    eqn = next((eqn for eqn in jaxpr.eqns if result in eqn.outvars), None)
+    if eqn is None or eqn.primitive.name not in _LIMITS:
         return None
     left, right = eqn.invars
     name = eqn.primitive.name
     if right in jaxpr.invars:
         left, right, name = right, left, _TURNED.get(name, "")
-    limit = _number(right, constants)
+    limit = Lines(condition).of(right)
     if name not in ("lt", "le") or left not in jaxpr.invars or limit is None:
         return None
     index = jaxpr.invars.index(left)
-    first = initial[index]
-    if not isinstance(first, np.ndarray) or first.shape != () or first.dtype.kind not in "iu":
+    first = dimensions_of(initial[index])
+    if left.aval.shape != () or left.aval.dtype.kind not in "iu" or first is None:
         return None
-    return _Counter(index, int(first), limit + (name == "le"))
+    return _Counter(index, first[0], limit.offset + (name == "le"))
 
 
 _TURNED = {"gt": "lt", "ge": "le"}
 _LIMITS = ("lt", "le", "gt", "ge")
-# Of integers these make of lines others.
-_LINEAR = ("add", "clamp", "convert_element_type", "mul", "select_n", "sub")
-
-
-def _number(atom: Atom, constants: Mapping[Any, Any]) -> int | None:
-    """Return an atom that is a known integer."""
-    value = atom.val if isinstance(atom, core.Literal) else constants.get(atom)
-    if value is None or not isinstance(value, (int, np.integer, np.ndarray, jax.Array)):
-        return None
-    if isinstance(value, jax.core.Tracer) or np.shape(value) != ():
-        return None
-    number = np.asarray(value)
-    return int(number) if number.dtype.kind in "iu" else None
 
 
 def _steps(body: Any, counter: _Counter) -> _Steps | None:
     """Return the steps of a loop whose body adds a known number to the counter."""
     jaxpr = body.jaxpr
-    constants = dict(zip(jaxpr.constvars, body.consts, strict=True))
-    result = jaxpr.outvars[counter.index]
+    result, variable = jaxpr.outvars[counter.index], jaxpr.invars[counter.index]
     eqn = next((e for e in jaxpr.eqns if result in e.outvars), None)
-    variable = jaxpr.invars[counter.index]
     if eqn is None or eqn.primitive.name != "add" or variable not in eqn.invars:
         return None
-    other = eqn.invars[1 - eqn.invars.index(variable)]
-    stride = _number(other, constants)
-    if stride is None or stride < 1:
+    lines = Lines(body)
+    added = lines.of(eqn.invars[1 - eqn.invars.index(variable)])
+    if added is None or not isinstance(added.offset, int) or added.offset < 1:
         return None
-    count = max(0, -((counter.start - counter.limit) // stride))
+    stride, distance = added.offset, counter.limit - counter.start
+    count = distance if stride == 1 else -(-distance // stride)
+    if isinstance(count, int):
+        count = max(count, 0)
+    elif not is_certain(lambda: count >= 1):  # JAX lowers no other scan
+        return None
+    end = Line(0, counter.start + count * stride)
+    if not lines.fits(end, variable.aval.dtype):  # it starts again from the least number
+        return None
     return _Steps(counter.index, counter.start, stride, count)
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """An integer that is `slope * step + offset`."""
-
-    slope: int
-    offset: int
-
-    def bounds(self, count: int) -> tuple[int, int]:
-        """Return the least and the greatest value in some steps."""
-        last = self.slope * (count - 1) + self.offset
-        return min(self.offset, last), max(self.offset, last)
 
 
 class _Scan:
@@ -191,7 +177,8 @@ class _Scan:
         self._jaxpr = body.jaxpr
         self._constants = dict(zip(self._jaxpr.constvars, body.consts, strict=True))
         self._makers = {made: eqn for eqn in self._jaxpr.eqns for made in eqn.outvars}
-        self._lines = dict(self._find_lines())
+        counter = self._jaxpr.invars[steps.index]
+        self._lines = Lines(body, {counter: Line(steps.stride, steps.start)}, steps.count)
         self._uses = self._count_uses()
         self._reads = dict(self._find_reads())
         self._writes = dict(self._find_writes())
@@ -199,6 +186,11 @@ class _Scan:
         self._updates = {n: self._row_of(eqn.invars[1]) for n, (eqn, _) in self._writes.items()}
         accesses = (*self._reads.values(), *self._writes.values())
         skipped = {id(eqn) for eqn, _ in accesses} | {id(eqn) for eqn in self._taken.values()}
+        left = {*self._writes, self._steps.index}
+        atoms = [atom for number, atom in enumerate(self._jaxpr.outvars) if number not in left]
+        atoms += [row for row, _ in self._updates.values()]
+        # The variables that a step returns.
+        self._kept = {atom for atom in atoms if isinstance(atom, core.Var)}
         self._eqns = self._needed(skipped)
         slopes = [line.slope for _, line in (*self._reads.values(), *self._writes.values())]
         self._backwards = bool(slopes) and all(slope < 0 for slope in slopes)
@@ -211,11 +203,13 @@ class _Scan:
             if number not in self._writes and number != self._steps.index
         ]
         steps = self._steps
-        is_counted = any(self._jaxpr.invars[steps.index] in eqn.invars for eqn in self._eqns)
+        counter = self._jaxpr.invars[steps.index]
+        is_counted = any(counter in eqn.invars for eqn in self._eqns) or counter in self._kept
         stride = np.array(steps.stride, jnp.result_type(start[steps.index]))
 
         def step(carry: Any, rows: Any) -> Any:
             number, values = carry
+            rows = rows[: len(self._reads)]
             given = dict(zip(carried, values, strict=True))
             given[steps.index] = number
             results = self._evaluate(given, dict(zip(self._reads, rows, strict=True)))
@@ -224,79 +218,23 @@ class _Scan:
             outputs = self._jaxpr.outvars
             return (following, [results(outputs[n]) for n in carried]), written
 
+        rows = [self._rows(read) for read in self._reads]
+        length = steps.count if isinstance(steps.count, int) else None
+        if length is None and not rows:  # JAX takes a symbolic length of arrays alone
+            rows = [lax.iota(np.int32, steps.count)]
         (_, last), stacked = lax.scan(
             step,
             (start[steps.index] if is_counted else None, [start[n] for n in carried]),
-            [self._rows(read) for read in self._reads],
-            length=steps.count,
-            reverse=self._backwards,
+            rows,
+            length,
+            self._backwards,
         )
         finals = dict(zip(carried, last, strict=True))
         end = steps.start + steps.count * steps.stride
-        finals[steps.index] = np.array(end, stride.dtype)
+        finals[steps.index] = of_dimensions(np.array(end, object), stride.dtype)
         for number, rows in zip(self._writes, stacked, strict=True):
             finals[number] = self._written(number, start[number], rows)
         return [finals[number] for number in range(len(start))]
-
-    def _find_lines(self) -> Iterator[tuple[Any, _Line]]:
-        """Yield the integers of the body that follow from the number of the step alone."""
-        steps = self._steps
-        lines = {self._jaxpr.invars[steps.index]: _Line(steps.stride, steps.start)}
-        for eqn in self._jaxpr.eqns:
-            line = self._line_of(eqn, lines)
-            if line is not None:
-                lines[eqn.outvars[0]] = line
-        yield from lines.items()
-
-    def _line_of(self, eqn: Any, lines: Mapping[Any, _Line]) -> _Line | None:
-        name = eqn.primitive.name
-        if name not in _LINEAR or any(np.shape(v.aval) != () for v in eqn.invars):
-            return None
-
-        def line(atom: Atom) -> _Line | None:
-            number = _number(atom, self._constants)
-            if number is not None:
-                return _Line(0, number)
-            return None if isinstance(atom, core.Literal) else lines.get(atom)
-
-        if name == "select_n":
-            return self._chosen(eqn, line)
-        operands = [line(atom) for atom in eqn.invars]
-        known = [operand for operand in operands if operand is not None]
-        return self._combined(eqn, known) if len(known) == len(operands) else None
-
-    def _combined(self, eqn: Any, lines: list[_Line]) -> _Line | None:
-        """Return what a linear operation makes of integers that are known in each step."""
-        match eqn.primitive.name, lines:
-            case "convert_element_type", [one] if eqn.outvars[0].aval.dtype.kind in "iu":
-                return one
-            case "clamp", [low, one, high] if self._steps.count:
-                least, most = one.bounds(self._steps.count)
-                return one if low.offset <= least and most <= high.offset else None
-            case "add", [one, other]:
-                return _Line(one.slope + other.slope, one.offset + other.offset)
-            case "sub", [one, other]:
-                return _Line(one.slope - other.slope, one.offset - other.offset)
-            case "mul", [one, other] if 0 in (one.slope, other.slope):
-                factor, scaled = (one, other) if one.slope == 0 else (other, one)
-                return _Line(factor.offset * scaled.slope, factor.offset * scaled.offset)
-        return None
-
-    def _chosen(self, eqn: Any, line: Any) -> _Line | None:
-        """Return which of two integers a comparison chooses in all steps, such as `i < 0`."""
-        compared = self._maker_of(eqn.invars[0])
-        if compared is None or compared.primitive.name != "lt" or len(eqn.invars) != 3:
-            return None
-        left, right = (line(atom) for atom in compared.invars)
-        if left is None or right is None or self._steps.count == 0:
-            return None
-        least, most = _Line(left.slope - right.slope, left.offset - right.offset).bounds(
-            self._steps.count
-        )
-        if least < 0 <= most:
-            return None
-        chosen: _Line | None = line(eqn.invars[2 if most < 0 else 1])
-        return chosen
 
     def _count_uses(self) -> dict[Any, int]:
         uses: dict[Any, int] = {}
@@ -306,18 +244,18 @@ class _Scan:
                 uses[atom] = uses.get(atom, 0) + 1
         return uses
 
-    def _place(self, indices: Sequence[Atom], sizes: Sequence[int], whole: Any) -> _Line | None:
+    def _place(self, indices: Sequence[Atom], sizes: Sequence[int], whole: Any) -> Line | None:
         """Return where along the first dimension a row is, if each step reads one."""
         if not sizes or sizes[0] != 1 or tuple(sizes[1:]) != tuple(whole[1:]):
             return None
-        first = indices[0]
-        line = None if isinstance(first, core.Literal) else self._lines.get(first)
+        line = self._lines.of(indices[0])
         if line is None or abs(line.slope) != 1 or self._steps.count == 0:
             return None
-        least, most = line.bounds(self._steps.count)
-        return line if least >= 0 and most < whole[0] else None
+        least, most = self._lines.bounds(line)
+        is_inside = is_certain(lambda: least >= 0) and is_certain(lambda: most < whole[0])
+        return line if is_inside else None
 
-    def _find_reads(self) -> Iterator[tuple[Any, tuple[Any, _Line]]]:
+    def _find_reads(self) -> Iterator[tuple[Any, tuple[Any, Line]]]:
         """Yield the results that are rows of arrays from outside the loop, one in each step."""
         for eqn in self._jaxpr.eqns:
             if eqn.primitive.name != "dynamic_slice":
@@ -329,7 +267,7 @@ class _Scan:
             if line is not None:
                 yield eqn.outvars[0], (eqn, line)
 
-    def _find_writes(self) -> Iterator[tuple[int, tuple[Any, _Line]]]:
+    def _find_writes(self) -> Iterator[tuple[int, tuple[Any, Line]]]:
         """Yield the carried arrays of which each step writes one row, and does nothing else."""
         places = {variable: number for number, variable in enumerate(self._jaxpr.invars)}
         for eqn in self._jaxpr.eqns:
@@ -371,10 +309,7 @@ class _Scan:
 
     def _needed(self, skipped: set[int]) -> list[Any]:
         """Return the equations that something still needs."""
-        left = {*self._writes, self._steps.index}
-        atoms = [atom for number, atom in enumerate(self._jaxpr.outvars) if number not in left]
-        atoms += [row for row, _ in self._updates.values()]
-        taken = {atom for atom in atoms if isinstance(atom, core.Var)}
+        taken = set(self._kept)
         kept = []
         for eqn in reversed(self._jaxpr.eqns):
             if id(eqn) in skipped or not (eqn.effects or taken & set(eqn.outvars)):
@@ -387,7 +322,7 @@ class _Scan:
         """Return what a read takes of its array in all steps, in the order of the scan."""
         eqn, line = self._reads[read]
         array = self._constants[eqn.invars[0]]
-        least, most = line.bounds(self._steps.count)
+        least, most = self._lines.bounds(line)
         if (least, most) != (0, array.shape[0] - 1):
             array = lax.slice_in_dim(array, least, most + 1)
         return lax.rev(array, [0]) if (line.slope < 0) != self._backwards else array
@@ -398,10 +333,11 @@ class _Scan:
         rows = rows if self._updates[number][1] else lax.squeeze(rows, [1])
         if (line.slope < 0) != self._backwards:
             rows = lax.rev(rows, [0])
-        least, most = line.bounds(self._steps.count)
+        least, most = self._lines.bounds(line)
         if (least, most) == (0, start.shape[0] - 1):
             return rows
-        return lax.dynamic_update_slice_in_dim(start, rows, least, 0)
+        first = as_array(of_dimensions(np.array(least, object), np.dtype(np.int32)))
+        return lax.dynamic_update_slice_in_dim(start, rows, first, 0)
 
     def _evaluate(self, given: Mapping[int, Any], rows: Mapping[Any, Any]) -> Callable[[Atom], Any]:
         """Compute the equations of one step, and return what looks up a variable."""

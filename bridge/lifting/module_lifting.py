@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -28,6 +28,7 @@ from bridge.lifting.known_values import (
 )
 from bridge.lifting.lifted_operation import LiftedRegion, LiftingRule
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
+from bridge.lifting.name_stacks import NameStacks, Tracebacks, call_context, called_name
 from bridge.lifting.splits import slices_in, split_of
 from bridge.lifting.uncertain_sizes import with_size
 from xla_call_module.errors import InteropError, StructureError, quote
@@ -51,6 +52,8 @@ _Values = ChainMap[Any, LiftedValue]
 
 # Operations of a function up to which its calls are written out.
 _MAX_INLINED = 16
+# The functions by which `scan` reads and writes a row, which `loops.py` looks for.
+_ROWS = ("dynamic_index_in_dim", "dynamic_update_index_in_dim")
 # Elements of a constant up to which a function is traced for its value.
 _MAX_CONSTANT = 1024
 # The function that `main` of an export calls after its checks of shapes.
@@ -85,6 +88,7 @@ class _Lifting:
         self._table = table
         self._jits: dict[Any, _NamedCall] = {}
         self._sizes: dict[str, int] = {}
+        self._tracebacks: Tracebacks = {}
 
     def walk(
         self, outside: _Values, function: Any, arguments: Sequence[LiftedValue]
@@ -100,6 +104,7 @@ class _Lifting:
             composed = find_composed(block, self._functions)
             slices = slices_in(block)
         parts = dict[Any, LiftedValue]()
+        stacks = self._stacks_in(block)
 
         def emit(raw: Any, operands: list[LiftedValue], values: _Values) -> Sequence[LiftedValue]:
             if (call := composed.get(raw)) is not None:
@@ -114,13 +119,27 @@ class _Lifting:
                     return [parts[raw]]
             return self._emit(raw, operands, values)
 
-        return walk_block(block, arguments, outside, emit, target=self._table.target)
+        def emit_in_context(
+            raw: Any, operands: list[LiftedValue], values: _Values
+        ) -> Sequence[LiftedValue]:
+            with nullcontext() if stacks is None else stacks.of(raw):
+                return emit(raw, operands, values)
+
+        return walk_block(block, arguments, outside, emit_in_context, target=self._table.target)
+
+    def _stacks_in(self, block: Any) -> NameStacks | None:
+        """Return the name stacks of the operations of a block, if the table has no other ones."""
+        if self._table.around is not None:
+            return None
+        owner = block.owner.operation
+        is_traced = owner.name == "func.func" and symbol_name(owner) in self._traced_names
+        return NameStacks(block, self._tracebacks, is_traced=is_traced)
 
     def _emit(
         self, raw: Any, operands: list[LiftedValue], values: _Values
     ) -> Sequence[LiftedValue]:
         if raw.name == "func.call":
-            return self.call(callee_of(raw), operands)
+            return self.call(callee_of(raw), operands, call=raw)
         known = fold(raw, operands)
         if known is None:
             known = _of_structure(raw, operands)
@@ -145,7 +164,7 @@ class _Lifting:
             if results is not None:
                 return results
         reference = Attributes(raw).text("decomposition").lstrip("@").strip('"')
-        return self.call(reference, operands)
+        return self.call(reference, operands, call=raw)
 
     def _apply(
         self, rule: LiftingRule, raw: Any, operands: list[LiftedValue], values: _Values
@@ -164,8 +183,14 @@ class _Lifting:
             around=values,
             may_compose=self._table.may_compose,
         )
-        with _place_of(raw), self._table.around(raw):
-            lifted = rule.lift(op)
+        try:
+            with (self._table.around or nullcontext)(raw):
+                lifted = rule.lift(op)
+        except (InteropError, TypeError, ValueError) as error:
+            placed = _in_place(error, raw)
+            if placed is error:
+                raise
+            raise placed from error
         if lifted is None or isinstance(lifted, (list, tuple)):
             return lifted
         return [lifted]
@@ -173,7 +198,9 @@ class _Lifting:
     def _region(self, block: Any, values: _Values) -> Callable[..., list[LiftedValue]]:
         return lambda *arguments: self._walk_block(values, block, arguments)
 
-    def call(self, name: str, operands: Sequence[LiftedValue]) -> list[LiftedValue]:
+    def call(
+        self, name: str, operands: Sequence[LiftedValue], call: Any = None
+    ) -> list[LiftedValue]:
         """Return the results of a function, which stays a function of its name if it is large."""
         function = self._functions[name]
 
@@ -188,12 +215,17 @@ class _Lifting:
             arrays = [operand for n, operand in enumerate(operands) if n not in sizes]
             return list(jax.tree.leaves(named(*map(as_array, arrays))))
         is_small = name in self._traced_names or self._size(name) <= _MAX_INLINED
+        is_small = is_small or name.startswith(_ROWS)
         if is_small or not self._table.has_functions:
-            return walk(*operands)
+            if call is None or self._table.around is not None:
+                return walk(*operands)
+            with call_context(call):
+                return walk(*operands)
         operands = [_passed(resolved(operand)) for operand in operands]
         known = tuple(_key_of(operand) for operand in operands)
         if (name, known) not in self._jits:
-            self._jits[name, known] = _NamedCall(name, walk, operands)
+            called = name if call is None else called_name(call)
+            self._jits[name, known] = _NamedCall(called, walk, operands)
         return self._jits[name, known](operands)
 
     def _size(self, name: str) -> int:
@@ -271,17 +303,14 @@ def _key_of(operand: LiftedValue) -> Any:
     return None
 
 
-@contextlib.contextmanager
-def _place_of(raw: Any) -> Iterator[None]:
-    """Say in an error which operation it is about."""
-    try:
-        yield
-    except InteropError as error:
-        if describe_location(raw) in str(error) or str(error).startswith(describe_operation(raw)):
-            raise
-        raise type(error)(f"{describe_operation(raw)}: {error}") from error
-    except (TypeError, ValueError) as error:
-        raise StructureError(
-            f"{describe_operation(raw)}: JAX does not take it: {quote(error)}. To do: "
-            "call it with arguments of the shapes and dtypes that it was exported for."
-        ) from error
+def _in_place(error: Exception, raw: Any) -> Exception:
+    """Return an error that says which operation it is about."""
+    what = describe_operation(raw)
+    if not isinstance(error, InteropError):
+        return StructureError(
+            f"{what}: JAX does not take it: {quote(error)}. To do: call it with arguments of the "
+            "shapes and dtypes that it was exported for."
+        )
+    if describe_location(raw) in str(error) or str(error).startswith(what):
+        return error
+    return type(error)(f"{what}: {error}")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bridge.lifting.elementwise_primitives import in_bytes, total_order
+from bridge.lifting.elementwise_primitives import in_bytes
 from bridge.lifting.known_values import Dimension
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 from bridge.lifting.reduction_primitives import counts_along
@@ -63,6 +63,16 @@ def ranks_of(key: SortKey, value: Any) -> list[Any]:
             value = jnp.where(value != value, jnp.full_like(value, np.nan), value)
         value = total_order(value)
     return [lax.bitwise_not(value) if key.descending else value]
+
+
+def total_order(value: Any) -> Any:
+    """Return integers in the order of floats with -NaN < -infinity < -0 < 0 < infinity < NaN."""
+    dtype = jnp.result_type(value)
+    bits = 8 * dtype.itemsize
+    signed = lax.bitcast_convert_type(value, np.dtype(f"int{bits}"))
+    most = np.array((1 << (bits - 1)) - 1, signed.dtype)
+    flipped = lax.bitwise_xor(signed, jnp.broadcast_to(most, signed.shape))
+    return jnp.where(signed < 0, flipped, signed)
 
 
 def _bits_of(dtype: Any) -> int:

@@ -22,10 +22,8 @@ class SignatureModule:
     """A module that becomes a signature of a model.
 
     Attributes:
-        signature: the name of the signature.
         artifact: the portable artifact, as `jax.export.Exported.mlir_module_serialized`.
         inputs: the names of the arguments of `main`.
-        outputs: the names of its results.
         reads: for each argument the name of the variable that it is; empty for an input. Without
             any, all are inputs.
         assigns: for each result the name of the variable whose new value it is; empty for an

@@ -22,12 +22,7 @@ from xla_call_module.call import CallModule, TensorSpec, read_artifact_version
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import InteropError
 from xla_call_module.stablehlo.inlining import inline_calls
-from xla_call_module.stablehlo.modules import (
-    find_main,
-    open_module,
-    serialize_module,
-    tensor_type,
-)
+from xla_call_module.stablehlo.modules import find_main, open_module, serialize_module, tensor_type
 from xla_call_module.stablehlo.operation_locations import describe_location
 
 _DTYPES = {dtype.mlir: dtype for dtype in DTYPES}

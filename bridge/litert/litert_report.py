@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from bridge.inspecting.graph_report import GraphReport, GraphSignature, GraphVariable
+from bridge.inspecting.operation_counts import most_frequent
 from bridge.inspecting.report import FileReport, StoredFile, report_graph_variables
 from bridge.inspecting.tensor_report import TensorReport
 from bridge.litert.runtime import LiteRTTensor, describe
@@ -24,7 +25,7 @@ def report_of_litert(path: Path) -> FileReport:
     """
     contents = describe(path)
     size = path.stat().st_size
-    operators = dict(sorted(contents.operators.items(), key=lambda item: (-item[1], item[0])))
+    operators = most_frequent(contents.operators)
     is_one = len(contents.signatures) == 1
     signatures = tuple(
         GraphSignature(
@@ -38,17 +39,9 @@ def report_of_litert(path: Path) -> FileReport:
     return FileReport(
         path=os.fspath(path),
         bytes=size,
-        tensorflow="",
-        signatures=(),
         parameters=report_graph_variables(list(map(_variable, contents.variables))),
-        metadata={},
         writer="a converter of LiteRT",
-        saved_again=False,
         files=(StoredFile(path.name, size),),
-        assets=(),
-        warmup=None,
-        manifest=None,
-        flags=(),
         others={one.key: ", ".join([*operators][:8]) for one in signatures},
         graph=GraphReport(signatures=signatures, operations=operators, functions={}, calls=()),
     )

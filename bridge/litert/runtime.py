@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -28,8 +27,6 @@ class LiteRTTensor:
     """An input or an output of a signature, or a variable.
 
     Attributes:
-        name: its name.
-        dtype: the name of its dtype.
         shape: its shape, in which sizes that vary are -1.
     """
 
@@ -43,9 +40,7 @@ class LiteRTSignature:
     """A signature of a model.
 
     Attributes:
-        name: its name.
         inputs: its inputs, in the order of the subgraph.
-        outputs: its outputs.
     """
 
     name: str
@@ -58,8 +53,6 @@ class LiteRTModel:
     """The contents of a model.
 
     Attributes:
-        signatures: its signatures.
-        operators: how many operators of each kind it has.
         variables: what it keeps between calls.
     """
 
@@ -137,12 +130,7 @@ class Runtime:
         """Return it."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Let the process go."""
         self.close()
 

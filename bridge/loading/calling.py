@@ -31,13 +31,10 @@ from bridge.loading.derivative_primitives import (
 from bridge.loading.exported_on_mesh import has_dynamic_shards
 from bridge.loading.lifted_exported import lift_leaves, symbolic_specs
 from bridge.loading.needed_devices import needed_devices, require_devices
-from xla_call_module.errors import (
-    ArgumentError,
-    StructureError,
-)
+from xla_call_module.errors import ArgumentError, StructureError
 
 
-def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> Flat:
+def call_flat(exported: export.Exported, *, name: str = "") -> Flat:
     """Return the function of an `Exported`: leaves in, leaves out.
 
     It runs as it was exported. Its VJPs are those that it has, and after them those of its lifted
@@ -45,7 +42,7 @@ def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> F
     integer (float0) is None in what it returns, and zeros of dtype bool in what it takes. Where all
     arguments or all results are integers the gradients are zeros.
     """
-    function = _differentiable(exported, name or exported.fun_name, order)
+    function = _differentiable(exported, name or exported.fun_name, 0)
     is_none = [is_float0(aval) for aval in exported.out_avals]
 
     def call(*arguments: Any) -> tuple[Any, ...]:

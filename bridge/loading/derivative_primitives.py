@@ -49,9 +49,7 @@ class DifferentiableCall:
     """A function of arrays that runs in one way, and is differentiated and batched in another.
 
     Attributes:
-        name: the name of the function.
         count: the number of arguments.
-        run: the function as it runs.
         lifted: the same function, which JAX traces operation by operation; tracing it raises an
             `InteropError` where it cannot be lifted.
         pull_back: the VJP.
@@ -97,8 +95,6 @@ class _LinearCall:
     """The derivative of a function: a function of its arguments that is linear in tangents.
 
     Attributes:
-        name: the name of the function.
-        count: the number of arguments.
         run: the arguments and the tangents -> those of the results.
         pull_back: the arguments and the cotangents of the results -> those of the tangents.
     """

@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import export
 from jax.sharding import AbstractMesh
 
@@ -49,6 +48,7 @@ from xla_call_module.analyses.several_devices import check_one_device
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck, unite
 from xla_call_module.dimensions import Dim, Shape, symbols
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import (
     THROUGH_TENSORFLOW,
     InteropError,
@@ -103,8 +103,6 @@ class _Function:
     """A call as a JAX function of its operands.
 
     Attributes:
-        exported: the `Exported` that is called.
-        run: the function of the operands of the node.
         specs: the shapes and dtypes of the operands.
         order: the number of times that it can be differentiated.
     """
@@ -128,7 +126,7 @@ def export_signature(
     """
     variables = model.variables
 
-    def constant(variable: int) -> np.ndarray[Any, Any]:
+    def constant(variable: int) -> Array:
         return variables[variable].shared()
 
     assigned = {names[v]: value for v, value in _assigned_values(signature).items()}
@@ -381,7 +379,7 @@ def _restored(
     call = function.call
     places = {index: position for position, index in enumerate(call.kept)}
 
-    def passed(index: int) -> np.ndarray[Any, Any]:
+    def passed(index: int) -> Array:
         value = function.passed[index]
         if isinstance(value, Parameter):
             return model.variables[value.variable].shared()
@@ -462,7 +460,7 @@ class _Evaluation:
 
     inputs: Mapping[str, Any]
     parameters: Mapping[int, Any]
-    constant: Callable[[int], np.ndarray[Any, Any]]
+    constant: Callable[[int], Array]
     _results: list[tuple[Any, ...]] = field(default_factory=list)
 
     def value(self, value: Value) -> Any:

@@ -72,7 +72,7 @@ def _remesh_order(exported: export.Exported, *, mesh: Mesh, lifts: bool = True) 
     if _is_same(saved, mesh.abstract_mesh):
         return _imported(exported)
     if not set(saved.axis_names) <= set(mesh.axis_names):
-        raise _missing_axes(exported, saved, mesh, "whose axes have other names")
+        raise _missing_axes(exported, saved, mesh)
     changed = _to_mesh(exported, saved, mesh, lifts=lifts)
     for avals, paths, shardings in zip(
         (exported.in_avals, exported.out_avals),
@@ -252,12 +252,11 @@ def _check_count(exported: export.Exported, mesh: Mesh) -> None:
         )
 
 
-def _missing_axes(
-    exported: export.Exported, saved: AbstractMesh, mesh: Mesh, reason: str
-) -> ShardingError:
+def _missing_axes(exported: export.Exported, saved: AbstractMesh, mesh: Mesh) -> ShardingError:
     missing = [str(name) for name in saved.axis_names if name not in mesh.axis_names]
     return ShardingError(
-        f"{exported.fun_name} cannot run on this mesh, {reason}: {', '.join(missing)} missing.\n"
+        f"{exported.fun_name} cannot run on this mesh, whose axes have other names: "
+        f"{', '.join(missing)} missing.\n"
         f"{_both(saved, mesh)}\nTo do: give the mesh axes of these names, of any size, which may "
         "be 1; bridge.meshes.mesh_of makes the mesh of the export."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 def lift_exported(exported: export.Exported, mesh: Mesh | None = None) -> Callable[..., Any]:
     """Return an `Exported` as a function of JAX of its pytrees."""
-    flat = lift_leaves(exported, mesh)
+    flat = lift_leaves(exported, mesh, is_outermost=False)
 
     def lifted(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = tree_util.tree_flatten((args, kwargs))
@@ -53,7 +54,7 @@ def lift_module(call: CallModule, mesh: Mesh | None = None) -> Callable[..., Any
     from bridge.lifting.lifted_function import lift_call
 
     call = with_signature(call)
-    flat = lift_call(call, mesh)
+    flat = inspect.unwrap(lift_call(call, mesh))  # a function in one of its name is no scope
     avals = [jax.ShapeDtypeStruct((), spec.dtype.numpy) for spec in call.args]
 
     def lifted(*arrays: Any, **named: Any) -> Any:
@@ -77,8 +78,12 @@ def lift_leaves(
     *,
     name: str = "",
     table: LiftingTable | None = None,
+    is_outermost: bool = True,
 ) -> Flat:
-    """Return an `Exported` as a function of JAX of the leaves of its arguments."""
+    """Return an `Exported` as a function of JAX of the leaves of its arguments.
+
+    It is under `jax.jit` where it is the outermost one of its name.
+    """
     from bridge.lifting.lifted_function import lift_call
     from bridge.lifting.lifting_table import JAX_TABLE
 
@@ -90,6 +95,7 @@ def lift_leaves(
             exported, disabled_checks=checks, carried=False, module=module, narrow=True
         )
     flat = lift_call(call, mesh, table or JAX_TABLE)
+    flat = flat if is_outermost else inspect.unwrap(flat)
     needed = None
     if mesh is None and exported.nr_devices > 1:
         needed = needed_devices(name or exported.fun_name, exported)

@@ -22,6 +22,7 @@ from bridge.core.limited_process import ProcessDeath, WorkerProcess
 from bridge.core.worker_messages import describe_arrays, read_arrays
 from bridge.loading.limited_program import compile_strictly
 from xla_call_module.call import CallModule
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import UnsupportedError, shown_as_base
 from xla_call_module.linalg.library_calls import library_routine
 from xla_call_module.stablehlo.bytecode import mentions
@@ -138,8 +139,8 @@ class LimitedCalls:
         process: WorkerProcess,
         number: int,
         exported: export.Exported,
-        arrays: dict[str, np.ndarray[Any, Any]],
-    ) -> list[np.ndarray[Any, Any]]:
+        arrays: dict[str, Array],
+    ) -> list[Array]:
         process.start()
         is_new = (number, process.starts) not in self._loaded
         seconds = self._first_seconds if is_new else max(MIN_SECONDS, MAX_RATIO * self._longest)

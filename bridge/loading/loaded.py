@@ -27,6 +27,7 @@ from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module._jax import is_runtime_inherited
 from xla_call_module.checks import DisabledCheck, unite
 from xla_call_module.dimensions import aval_text
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import InteropError, StructureError, quote
 from xla_call_module.exported import from_exported
 from xla_call_module.flags import read_flags
@@ -418,7 +419,7 @@ class VariableValues:
             "by --import.",
         )
 
-    def host(self, index: int) -> np.ndarray[Any, Any]:
+    def host(self, index: int) -> Array:
         """Return the value of a variable as a read-only array."""
         return self._variables[index].shared()
 

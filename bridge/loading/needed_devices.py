@@ -24,8 +24,6 @@ class NeededDevices:
     """The number of devices that a function needs.
 
     Attributes:
-        name: the name of the function, for messages.
-        count: the number of devices.
         mesh: the axes of the mesh that it was exported for, as text; empty where unknown.
     """
 
@@ -62,23 +60,17 @@ def _lower(context: Any, value: Any, *, needed: NeededDevices) -> list[Any]:
     return [value]
 
 
-def _same(value: Any, *, needed: NeededDevices) -> Any:
-    del needed
-    return value
-
-
-def _bind_batch(values: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[Any, Any]:
-    return _REQUIRED.bind(*values, **params), axes[0]
-
-
 def _define() -> Primitive:
     """Return the primitive, of which the derivative is the identity, as of what it computes."""
     primitive = Primitive("devices_of_exported")
-    primitive.def_impl(_same)
-    primitive.def_abstract_eval(_same)
+    primitive.def_impl(lambda value, **_: value)
+    primitive.def_abstract_eval(lambda value, **_: value)
     mlir.register_lowering(primitive, _lower)
     ad.deflinear2(primitive, lambda cotangent, _, **__: [cotangent])
-    batching.primitive_batchers[primitive] = _bind_batch
+    batching.primitive_batchers[primitive] = lambda values, axes, **params: (
+        primitive.bind(*values, **params),
+        axes[0],
+    )
     return primitive
 
 

@@ -14,6 +14,7 @@ from bridge.core.narrowing import narrow_array
 from bridge.loading.derivative_primitives import Flat
 from bridge.loading.exported_on_mesh import check_divides
 from savedmodel.model import Variable
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import ShardingError
 from xla_call_module.exported import argument_paths
 
@@ -30,12 +31,12 @@ def place_variable(variable: Variable, sharding: NamedSharding) -> jax.Array:
 def _make(
     shape: Sequence[int],
     sharding: NamedSharding,
-    part: Callable[[tuple[slice, ...]], np.ndarray[Any, Any]],
+    part: Callable[[tuple[slice, ...]], Array],
 ) -> jax.Array:
     """Return an array of the parts of this process's devices; equal parts are made once."""
-    made: dict[_Part, np.ndarray[Any, Any]] = {}
+    made: dict[_Part, Array] = {}
 
-    def get(index: tuple[slice, ...] | None) -> np.ndarray[Any, Any]:
+    def get(index: tuple[slice, ...] | None) -> Array:
         # JAX passes None for the whole of a scalar.
         index = index or ()
         key = tuple((s.start, s.stop) for s in index)
@@ -86,7 +87,7 @@ class OnMesh:
         if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
             return jax.device_put(jax.numpy.zeros(aval.shape, aval.dtype), sharding)
 
-        def part(index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        def part(index: tuple[slice, ...]) -> Array:
             sizes = zip(index, aval.shape, strict=True)
             return np.zeros([len(range(*s.indices(size))) for s, size in sizes], aval.dtype)
 

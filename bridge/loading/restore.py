@@ -5,27 +5,26 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
-import numpy as np
 from jax import export
 
 from bridge.core._jax import replace_vjp
 from savedmodel.model import SavedModel
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck, unite
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import to_exported
 from xla_call_module.passes.constants import key_of, restore_constants
 from xla_call_module.passes.module_pass import open_pair, run_on_module, run_passes
 from xla_call_module.passes.residuals import DROP_RESIDUALS, join_residuals
 
-_Array = np.ndarray[Any, Any]
+_Array = Array
 
 
 def restore(
     chain: Sequence[CallModule],
-    constant: Callable[[str], np.ndarray[Any, Any]],
+    constant: Callable[[str], Array],
     disabled_checks: Sequence[DisabledCheck] = (),
 ) -> export.Exported:
     """Return the `Exported` of a chain; its VJPs are made when they are asked for."""

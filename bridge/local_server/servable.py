@@ -16,6 +16,7 @@ from bridge.serving.messages import ErrorCode, PredictionLog, TensorProto
 from savedmodel.files.assets import WARMUP_FILE
 from savedmodel.model import DEFAULT_SIGNATURE, SERVE_TAG
 from savedmodel.protos.schema import Proto
+from xla_call_module.dtypes import Array
 from xla_call_module.node import OP
 
 _NO_XLA = "XLA compilation disabled"
@@ -69,7 +70,7 @@ class Servable:
 
     def predict(
         self, key: str, inputs: Mapping[str, Proto], outputs: Sequence[str] = ()
-    ) -> dict[str, np.ndarray[Any, Any]]:
+    ) -> dict[str, Array]:
         """Return the outputs by name; those that are asked for, or all."""
         key = key or DEFAULT_SIGNATURE
         definition = self.signatures.get(key)

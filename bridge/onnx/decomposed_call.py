@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
-from bridge.core_ops.decompositions.composed_operations import COMPOSED_OPERATIONS
-from bridge.core_ops.decompositions.decomposition import decompose
+from bridge.core_ops.decompositions.decomposition import COMPOSED_OPERATIONS, decompose
 from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS
 from bridge.core_ops.decompositions.narrow_types import NARROW_TYPES_IN_WIDER
 from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS

@@ -38,10 +38,6 @@ _SUFFIX = ".onnx"
 _EXTERNAL_DATA: Mapping[str, str | bool] = {"auto": "auto", "yes": True, "no": False}
 
 
-def _recognises(path: str, head: bytes) -> bool:
-    return bool(head) and path.endswith(_SUFFIX)
-
-
 def _inspect(path: str | os.PathLike[str]) -> FileReport:
     from bridge.onnx.onnx_report import report_of_onnx
 
@@ -184,7 +180,7 @@ def _signature(source: str, keys: Sequence[str]) -> Any:
 
 ONNX = FileFormat(
     name="an ONNX model",
-    recognises=_recognises,
+    recognises=lambda path, head: bool(head) and path.endswith(_SUFFIX),
     inspect=_inspect,
     open=_open,
     compare=_compare,

@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 
 from bridge.core_ops.graph_walk import walk_main
-from bridge.core_ops.module_contents import ModuleContents
+from bridge.core_ops.stablehlo_operation import ModuleContents
 from bridge.exporting.source import ModelFormat
 from bridge.graphs.values import Value
 from bridge.inspecting.tensor_report import TensorReport

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.inspecting.graph_report import GraphReport, GraphSignature
+from bridge.inspecting.operation_counts import most_frequent
 from bridge.inspecting.report import FileReport, ParameterReport, StoredFile
 from bridge.inspecting.tensor_report import TensorReport
 from bridge.onnx.conversion import check_installed
@@ -37,7 +38,7 @@ def report_of_onnx(path: Path) -> FileReport:
     graph = model.graph
     if not graph.node and not graph.output:
         raise FormatError(f"{path} is not an ONNX model: it has no graph. To do: write it again.")
-    operations = _most_frequent(_operations(graph.node))
+    operations = most_frequent(Counter(_operations(graph.node)))
     weights = {tensor.name for tensor in graph.initializer}
     signature = GraphSignature(
         graph.name,
@@ -50,17 +51,10 @@ def report_of_onnx(path: Path) -> FileReport:
     return FileReport(
         path=os.fspath(path),
         bytes=sum(file.bytes for file in files),
-        tensorflow="",
-        signatures=(),
         parameters=_parameters(graph.initializer),
         metadata={"opset": opsets, "ir_version": int(model.ir_version)},
         writer=f"{model.producer_name or 'another program'} {model.producer_version}".strip(),
-        saved_again=False,
         files=files,
-        assets=(),
-        warmup=None,
-        manifest=None,
-        flags=(),
         others={graph.name: ", ".join([*operations][:8])},
         graph=GraphReport(
             signatures=(signature,),
@@ -78,10 +72,6 @@ def _operations(nodes: Sequence[Any]) -> Iterator[str]:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
                 yield from _operations(inner.node)
-
-
-def _most_frequent(names: Iterator[str]) -> dict[str, int]:
-    return dict(sorted(Counter(names).items(), key=lambda item: (-item[1], item[0])))
 
 
 def _tensor(value: Any) -> TensorReport:

@@ -12,13 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bridge.core_ops import branches, collectives, dots, gathers, scatters, shapes, slicing, windows
-from bridge.core_ops.stablehlo_operation import (
-    Emit,
-    GraphTarget,
-    Operation,
-    Rule,
-    identity,
-)
+from bridge.core_ops.stablehlo_operation import Emit, GraphTarget, Operation, Rule, identity
 from bridge.core_ops.windows import dynamic_reduce_window
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
@@ -36,7 +30,6 @@ from bridge.onnx.rules import (
     reductions,
     sorting,
 )
-from bridge.onnx.rules.sorting import approx_top_k, dynamic_top_k, top_k
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
 _FAMILIES = (
@@ -56,18 +49,10 @@ def _assertion(graph: Graph, op: Operation) -> Sequence[Value]:
     return ()
 
 
-def _top_k(graph: Graph, op: Operation) -> Sequence[Value]:
-    results = top_k(graph, op)
-    if results is None:
-        op.refuse("it has options that this converter does not know")
-    return results
-
-
 # The rule of each target of a `stablehlo.custom_call`.
 _CUSTOM_CALLS: Mapping[str, Rule] = {
-    "ApproxTopK": Rule(approx_top_k, CUSTOM_CALL_ATTRIBUTES),
+    **sorting.SORTS.custom_calls(),
     "mhlo.tan": Rule(elementwise.tan, CUSTOM_CALL_ATTRIBUTES, expand=False),
-    "mhlo.topk": Rule(_top_k, CUSTOM_CALL_ATTRIBUTES),
     # What compares results with those that are expected, in StableHLO's own programs of tests.
     **{
         f"check.{name}": Rule(_assertion, CUSTOM_CALL_ATTRIBUTES, expand=False)
@@ -76,7 +61,6 @@ _CUSTOM_CALLS: Mapping[str, Rule] = {
     "Sharding": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "annotate_device_placement": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "xla.sdy.FuncResultSharding": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
-    "stablehlo.dynamic_top_k": Rule(dynamic_top_k, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "stablehlo.dynamic_reduce_window": Rule(
         dynamic_reduce_window, CUSTOM_CALL_ATTRIBUTES, expand=False
     ),
@@ -100,7 +84,7 @@ _NATIVE = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "erf", "si
 # The composites that ONNX has as operations; all others are computed by their decompositions.
 _COMPOSITES: Mapping[str, Rule] = {
     **{f"chlo.{name}": Rule(_native(name.capitalize()), expand=False) for name in _NATIVE},
-    "chlo.top_k": Rule(top_k, expand=False),
+    "chlo.top_k": Rule(sorting.SORTS.top_k, expand=False),
     **fourier.COMPOSITES,
 }
 

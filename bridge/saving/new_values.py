@@ -49,11 +49,8 @@ class StoredVariable:
 
     Attributes:
         name: the name, if no other variable has it, else the path in the object graph.
-        key: the key in the checkpoint.
-        spec: its shape and dtype.
         path: the path in the `params` of the file; None for what is not in there.
         aliases: what else it is called.
-        constant: whether it is a constant of the computation.
     """
 
     name: str

@@ -21,14 +21,14 @@ from savedmodel.model import Variable, VariablePart
 from savedmodel.variables.extents import boxes_of, slices_of, strides_of
 from savedmodel.variables.tensor_slices import is_readable_in_slices
 from xla_call_module.call import TensorSpec
-from xla_call_module.dtypes import DType, dtype_from_name
+from xla_call_module.dtypes import Array, DType, dtype_from_name
 from xla_call_module.errors import DtypeError, StructureError
 
 
 def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tuple[Variable, ...]:
     """Return a variable for each leaf, named by its pytree path."""
     leaves, tree = tree_util.tree_flatten(params)
-    asked = check_flags(trainable, params, what="trainable")
+    asked = check_flags(trainable, params)
     flags = [flag and own for flag, own in zip(asked, trained_leaves(params), strict=True)]
     names = unique_names("/".join(path) or "params" for path in key_names(tree))
     variables = []
@@ -87,7 +87,7 @@ def _chunks(
     return _streamer(array, dtype)
 
 
-def to_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Variable, ...]:
+def to_constants(constants: Mapping[str, Array]) -> tuple[Variable, ...]:
     """Return a variable for each constant that was taken out of a module, named by its key."""
     return tuple(
         Variable(

@@ -11,6 +11,7 @@ import numpy as np
 from savedmodel.model import Signature
 from xla_call_module.call import TensorSpec
 from xla_call_module.dimensions import symbols
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import DtypeError, StructureError
 
 
@@ -49,7 +50,7 @@ def with_defaults(
     )
 
 
-def _to_default(signature: Signature, name: str, value: Any) -> np.ndarray[Any, Any]:
+def _to_default(signature: Signature, name: str, value: Any) -> Array:
     if name not in signature.inputs:
         raise StructureError(
             f"defaults has {name!r} for {signature.key}; its inputs are "
@@ -82,7 +83,7 @@ def _to_default(signature: Signature, name: str, value: Any) -> np.ndarray[Any, 
     return array
 
 
-def _to_dtype(name: str, value: Any, spec: TensorSpec) -> np.ndarray[Any, Any]:
+def _to_dtype(name: str, value: Any, spec: TensorSpec) -> Array:
     """The value in the dtype of its input, which must hold it."""
     given = np.asarray(value)
     dtype = spec.dtype.numpy
@@ -92,7 +93,7 @@ def _to_dtype(name: str, value: Any, spec: TensorSpec) -> np.ndarray[Any, Any]:
             f"The default of {name} is {given.dtype.name}; expected {spec}. To do: convert it."
         )
     try:
-        array: np.ndarray[Any, Any] = np.asarray(value, dtype)
+        array: Array = np.asarray(value, dtype)
         with np.errstate(invalid="ignore", over="ignore"):
             same = np.array_equal(
                 array.astype(given.dtype), given, equal_nan=given.dtype.kind in "fc"

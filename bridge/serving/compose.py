@@ -191,7 +191,6 @@ class _LostBySaving:
     """The parts of a file that TensorFlow leaves out when it saves the file again.
 
     Attributes:
-        folder: the folder of the file.
         values: the defaults of the inputs of each signature that is a JAX function.
         methods: the method of each signature, without the composed one.
         defaults: the same signatures' defaults as protos.

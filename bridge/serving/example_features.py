@@ -21,7 +21,6 @@ class ExampleFeature:
     """A feature of a `tf.Example`.
 
     Attributes:
-        key: the name of the feature.
         enum: the number of its dtype in TensorFlow's `DataType`: float32, int64 or string.
         count: the number of elements in a row; 1 where it varies.
     """

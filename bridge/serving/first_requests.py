@@ -12,15 +12,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from bridge.core.probes import RANDOM
 from bridge.serving.signatures import ServedSignature, ServedTensor
 from bridge.serving.warmup import WarmupRequest, drawn_requests, read_warmup
 from savedmodel.files.assets import FIRST_REQUESTS_FILE
 from savedmodel.files.folder import write_text
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError
 
 
@@ -179,5 +177,5 @@ def _measure(
     return dataclasses.replace(found, sizes=sizes, problem=problem)
 
 
-def _is_numeric(array: np.ndarray[Any, Any]) -> bool:
+def _is_numeric(array: Array) -> bool:
     return bool(array.dtype != object)

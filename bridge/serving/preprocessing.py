@@ -17,7 +17,6 @@ class PreprocessedRequest:
     """The tensors of a request, and the way from them to the inputs of a signature.
 
     Attributes:
-        specs: the spec of each tensor of the request, by name.
         to_inputs: a function from these tensors to the inputs of the signature, and to those that
             `postprocess` takes besides the outputs.
     """

@@ -41,7 +41,6 @@ class ServedTensor:
     """An input or output of a signature.
 
     Attributes:
-        name: the name in the signature.
         enum: the number of the dtype in TensorFlow's `DataType`.
         shape: the dimensions: numbers, dimension expressions, or None for unknown ones; None where
             the rank is unknown.
@@ -89,10 +88,8 @@ class ServedSignature:
     """A signature as requests reach it.
 
     Attributes:
-        key: the key, such as `serving_default`.
         inputs: the inputs, sorted by name.
         outputs: the outputs, sorted by name.
-        constraints: the constraints on the sizes of dimensions.
         buckets: the sizes that the signature pads batches to, ascending.
         assigns: whether a request changes variables.
         platforms: the platforms of the StableHLO modules that it calls, and that XLA compiles for

@@ -40,7 +40,7 @@ from savedmodel.files.records import read_records, write_records
 from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.protos.schema import Proto
 from xla_call_module.call import TensorSpec
-from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.dtypes import Array, dtype_from_name
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 from xla_call_module.tracebacks import api_boundary
 
@@ -52,7 +52,7 @@ _MAX_REQUEST_BYTES = 2**31 - 2**20
 _SCALARS = (int, float, complex, str, bytes)
 _POSITIONAL = re.compile(r"args\[(\d+)\]")
 
-_Inputs = Mapping[str, np.ndarray[Any, Any]]
+_Inputs = Mapping[str, Array]
 
 
 @api_boundary
@@ -162,7 +162,7 @@ def _record(key: str, example: _Inputs, model: str) -> bytes:
     return data
 
 
-def _encode_tensor(array: np.ndarray[Any, Any], proto: Proto) -> None:
+def _encode_tensor(array: Array, proto: Proto) -> None:
     for size in array.shape:
         proto.tensor_shape.dim.add(size=size)
     if array.dtype == object:
@@ -195,7 +195,7 @@ def _decode_inputs(inputs: Mapping[str, Proto]) -> _Inputs:
     return {name: _decode_tensor(proto) for name, proto in inputs.items()}
 
 
-def _decode_tensor(proto: Any) -> np.ndarray[Any, Any]:
+def _decode_tensor(proto: Any) -> Array:
     """Return a tensor; strings, and numbers in another form than `write_warmup`'s, as objects."""
     shape = tuple(dim.size for dim in proto.tensor_shape.dim)
     dtype = DTYPES_BY_ENUM.get(proto.dtype)
@@ -209,7 +209,6 @@ class WarmupRequest:
     """One request that a model is warmed up with.
 
     Attributes:
-        key: the key of the signature.
         rows: the largest size of its inputs along dimension 0.
         inputs: a function that returns the inputs by name, so that not all requests are in memory
             at once.
@@ -354,7 +353,7 @@ def _by_name(value: Any) -> dict[str, Any]:
     }
 
 
-def _array(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]:
+def _array(key: str, tensor: ServedTensor, value: Any) -> Array:
     """Return a value as the array that the signature takes."""
     if tensor.enum == STRING:
         array = _strings(key, tensor, value)
@@ -385,7 +384,7 @@ def _array(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]:
     return array
 
 
-def _in_dtype(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]:
+def _in_dtype(key: str, tensor: ServedTensor, value: Any) -> Array:
     """Return Python numbers in the dtype of an input."""
     assert tensor.dtype is not None
     try:
@@ -402,7 +401,7 @@ def _in_dtype(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any
         ) from error
 
 
-def _strings(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]:
+def _strings(key: str, tensor: ServedTensor, value: Any) -> Array:
     array = np.asarray(value, object)
     encoded = [item.encode() if isinstance(item, str) else item for item in array.reshape(-1)]
     if not all(isinstance(item, bytes) for item in encoded):
@@ -458,9 +457,9 @@ class _DrawnNumbers:
     def name(self) -> str:
         return self.spec.name
 
-    def draw(self, random: np.random.Generator) -> np.ndarray[Any, Any]:
+    def draw(self, random: np.random.Generator) -> Array:
         kind = "zeros" if self.spec.dtype.numpy.kind in "iu" else RANDOM
-        array: np.ndarray[Any, Any] = draw(self.spec, kind, {}, random)
+        array: Array = draw(self.spec, kind, {}, random)
         return array
 
 
@@ -478,7 +477,7 @@ class _DrawnExamples:
         row = sum(len(feature.key) + 16 + 4 * feature.count for feature in self.features)
         return math.prod(self.shape) * row
 
-    def draw(self, random: np.random.Generator) -> np.ndarray[Any, Any]:
+    def draw(self, random: np.random.Generator) -> Array:
         rows = np.empty(math.prod(self.shape), object)
         rows[:] = [
             serialize_example(

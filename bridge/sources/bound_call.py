@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,20 +29,21 @@ from bridge.exporting.source import (
     read_source,
 )
 from bridge.loading.exported_from_call import exported_from_call
+from xla_call_module._jax import func, ir
 from xla_call_module.analyses.custom_calls import Provider, classify
-from xla_call_module.call import CallModule
-from xla_call_module.dtypes import Array
-from xla_call_module.errors import (
-    InteropError,
-    ShardingError,
-    StructureError,
-    UnsupportedError,
-)
-from xla_call_module.passes.constant_result import with_true
+from xla_call_module.call import CallModule, TensorSpec, read_artifact_version
+from xla_call_module.dtypes import Array, dtype_from_name
+from xla_call_module.errors import InteropError, ShardingError, StructureError, UnsupportedError
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.platform_selection import select_platforms
-from xla_call_module.stablehlo.modules import custom_call_target, open_module, walk
+from xla_call_module.stablehlo.modules import (
+    custom_call_target,
+    find_main,
+    open_module,
+    serialize_module,
+    walk,
+)
 from xla_call_module.stablehlo.operation_locations import describe_location, describe_primitive
 
 # What JAX calls the argument of a VJP (jax/_src/export/_export.py); without it names are plainer.
@@ -58,8 +60,6 @@ class BoundCall:
     `savedmodel.Function` to TensorFlow.
 
     Attributes:
-        call: the call of the function.
-        parameters: the name and array of each argument that is a parameter.
         inputs: the names of the other arguments, in their order.
         outputs: the names of the results that are not in `assigned`, in their order.
         original: the call as it was before it was made ready for the format, with the same
@@ -117,7 +117,7 @@ def bind(
     taken = {*kept, *source.assigned.values()}
     parameters = {index: value for index, value in values.items() if index not in taken}
     if assigned and not names.results:
-        call, names = with_true(call, _UPDATED), _Names(names.arguments, [_UPDATED])
+        call, names = _with_true(call), _Names(names.arguments, [_UPDATED])
     for _ in range(order):
         exported = _vjp(exported_from_call(call) if exported is None else exported, call.name)
         call = call_of(exported, format_)
@@ -288,3 +288,30 @@ def _check_structure(call: CallModule, tree: Any) -> None:
             f"{call.name} has {first}. To do: export a function whose first argument is the "
             "parameters, or leave params out."
         )
+
+
+def _with_true(call: CallModule) -> CallModule:
+    """Return a call that returns true after its own results, for formats without empty ones."""
+    with open_module(call.module) as module:
+        main = find_main(module)
+        block = main.regions[0].blocks[0]
+        *_, last = block
+        types = [value.type for value in last.operands]
+        with last.location, ir.InsertionPoint(last):
+            true = ir.Attribute.parse("dense<true> : tensor<i1>")
+            made = ir.Operation.create(
+                "stablehlo.constant", [true.type], attributes={"value": true}
+            )
+            func.ReturnOp([*last.operands, made.result])
+        last.operation.erase()
+        with module.context:
+            takes = [argument.type for argument in block.arguments]
+            kind = ir.FunctionType.get(takes, [*types, true.type])
+            main.attributes["function_type"] = ir.TypeAttr.get(kind)
+        if "res_attrs" in main.attributes:
+            del main.attributes["res_attrs"]
+        artifact = serialize_module(module, read_artifact_version(call.module), mixed=True)
+    spec = TensorSpec((), dtype_from_name("bool", where=call.name), _UPDATED)
+    return dataclasses.replace(
+        call, module=artifact, results=(*call.results, spec), exported=b"", trees=None
+    )

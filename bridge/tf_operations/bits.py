@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core_ops.stablehlo_operation import Emit, Operation, Rule
+from bridge.core_ops.elementary import bits_of, shift_rule, unsigned
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.tf_operations.operation_graph import Graph
@@ -18,10 +19,6 @@ from xla_call_module.dtypes import Array
 _FORMATS = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "float64": (11, 52)}
 
 _FLOATS_OF_8_BITS = ("float8_e4m3fn", "float8_e5m2")
-
-
-def _bits_of(value: Value) -> int:
-    return 8 * value.dtype.itemsize
 
 
 def bitcast(graph: Graph, value: Value, dtype: Any) -> Value:
@@ -97,37 +94,14 @@ def _bitcast_convert(graph: Graph, op: Operation) -> Value:
     return bitcast(graph, made, dtype)
 
 
-def _unsigned(graph: Graph, value: Value) -> Value:
-    return nodes.cast(graph, value, f"uint{_bits_of(value)}")
-
-
-def _shift(op_type: str) -> Emit:
-    """Return the rule of a shift that brings in zeros, alone if it is by all bits or more."""
-
-    def emit(graph: Graph, op: Operation) -> Value:
-        value, amount = op.operands
-        bits, by = _unsigned(graph, value), _unsigned(graph, amount)
-        moved = nodes.elementwise(graph, op_type, bits, by)
-        if by.array is None or (by.array >= _bits_of(value)).any():
-            inside = nodes.elementwise(graph, "Less", by, _bits_of(value))
-            moved = nodes.where(graph, inside, moved, 0)
-        return nodes.cast(graph, moved, value.dtype)
-
-    return emit
-
-
 def _shift_right_arithmetic(graph: Graph, op: Operation) -> Value:
     """Return a shift that brings in the sign."""
     value, amount = op.operands
-    signed, by = nodes.cast(graph, value, f"int{_bits_of(value)}"), _unsigned(graph, amount)
-    if by.array is None or (by.array > _bits_of(value) - 1).any():
-        by = nodes.elementwise(graph, "Min", by, _bits_of(value) - 1)
+    signed, by = nodes.cast(graph, value, f"int{bits_of(value)}"), unsigned(graph, amount)
+    if by.array is None or (by.array > bits_of(value) - 1).any():
+        by = nodes.elementwise(graph, "Min", by, bits_of(value) - 1)
     by = nodes.cast(graph, by, signed.dtype)
     return nodes.cast(graph, nodes.elementwise(graph, "RightShift", signed, by), value.dtype)
-
-
-def _popcnt(graph: Graph, op: Operation) -> Value:
-    return _count_ones(graph, *op.operands)
 
 
 def _count_ones(graph: Graph, value: Value) -> Value:
@@ -139,19 +113,19 @@ def _count_ones(graph: Graph, value: Value) -> Value:
 def _count_leading_zeros(graph: Graph, op: Operation) -> Value:
     """Return the number of bits that stay 0 when all those behind the first 1 are set."""
     (value,), do = op.operands, partial(nodes.elementwise, graph)
-    bits, reach = _unsigned(graph, value), 1
-    while reach < _bits_of(value):
+    bits, reach = unsigned(graph, value), 1
+    while reach < bits_of(value):
         bits = do("BitwiseOr", bits, do("RightShift", bits, reach))
         reach *= 2
     ones = nodes.cast(graph, _count_ones(graph, bits), value.dtype)
-    return do("Sub", _bits_of(value), ones)
+    return do("Sub", bits_of(value), ones)
 
 
 def in_total_order(graph: Graph, value: Value) -> Value:
     """Return integers that are in the order of floats: -NaN, -inf, …, -0, 0, …, inf, NaN."""
     if value.dtype.name.startswith("float8"):
         value = nodes.cast(graph, value, np.float32)
-    do, signed = partial(nodes.elementwise, graph), np.dtype(f"int{_bits_of(value)}")
+    do, signed = partial(nodes.elementwise, graph), np.dtype(f"int{bits_of(value)}")
     bits = bitcast(graph, value, signed)
     flipped = do("BitwiseXor", bits, int(np.iinfo(signed).max))
     return nodes.where(graph, do("Less", bits, 0), flipped, bits)
@@ -164,7 +138,7 @@ def _reduce_precision(graph: Graph, op: Operation) -> Value:
     if value.dtype.name not in _FORMATS:
         op.refuse(f"it is of {value.dtype.name}")
     own_exponents, own_fractions = _FORMATS[value.dtype.name]
-    unsigned = np.dtype(f"uint{_bits_of(value)}")
+    unsigned = np.dtype(f"uint{bits_of(value)}")
     bits = bitcast(graph, value, unsigned)
     if fractions < own_fractions:
         dropped = own_fractions - fractions
@@ -196,11 +170,11 @@ def _with_exponent(
 RULES = {
     "stablehlo.bitcast_convert": Rule(_bitcast_convert, expand=False),
     "stablehlo.count_leading_zeros": Rule(_count_leading_zeros, expand=False),
-    "stablehlo.popcnt": Rule(_popcnt, expand=False),
+    "stablehlo.popcnt": Rule(lambda graph, op: _count_ones(graph, *op.operands), expand=False),
     "stablehlo.reduce_precision": Rule(
         _reduce_precision, ("exponent_bits", "mantissa_bits"), expand=False
     ),
-    "stablehlo.shift_left": Rule(_shift("LeftShift"), expand=False),
+    "stablehlo.shift_left": Rule(shift_rule("LeftShift"), expand=False),
     "stablehlo.shift_right_arithmetic": Rule(_shift_right_arithmetic, expand=False),
-    "stablehlo.shift_right_logical": Rule(_shift("RightShift"), expand=False),
+    "stablehlo.shift_right_logical": Rule(shift_rule("RightShift"), expand=False),
 }

@@ -11,9 +11,9 @@ import numpy as np
 from bridge.core_ops import elementary
 from bridge.core_ops.integer_division import divide_integers, remainder_of_integers, whole_power
 from bridge.core_ops.softmaxes import fuse_log_softmax, fuse_softmax
-from bridge.core_ops.stablehlo_operation import Emit, Operation, Rule
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
-from bridge.graphs.size_arithmetic import compare_sizes, compute_sizes
+from bridge.graphs.size_arithmetic import compute_sizes
 from bridge.graphs.values import Value, constant_array
 from bridge.tf_operations.bits import in_total_order
 from bridge.tf_operations.complex_arithmetic import (
@@ -29,13 +29,6 @@ from bridge.tf_operations.linear_algebra import fuse_triangle
 from bridge.tf_operations.operation_graph import Graph
 from bridge.tf_operations.pooling import fuse_mean_of_windows
 from xla_call_module.size_polynomials import lower_bound
-from xla_call_module.stablehlo.attributes import comparison_direction
-
-_ACCURACY = ("result_accuracy",)  # a permission to be less precise, of which no use is made
-
-
-def _arithmetic(op_type: str, of_bools: str) -> Emit:
-    return lambda graph, op: elementary.compute(graph, op, op_type, of_bools)
 
 
 def _subtract(graph: Graph, op: Operation) -> Value:
@@ -45,23 +38,11 @@ def _subtract(graph: Graph, op: Operation) -> Value:
     return elementary.compute(graph, op, "Sub", "NotEqual")
 
 
-def _not(graph: Graph, op: Operation) -> Value:
-    (value,) = op.operands
-    return nodes.elementwise(graph, "Not" if value.dtype == bool else "BitwiseNot", value)
-
-
 def _abs(graph: Graph, op: Operation) -> Value:
     (value,) = op.operands
     if is_complex(value):
         return size(graph, value)
     return value if value.is_unsigned else nodes.elementwise(graph, "Abs", value)
-
-
-def _negate(graph: Graph, op: Operation) -> Value:
-    (value,) = op.operands
-    if value.is_unsigned:
-        return nodes.elementwise(graph, "Sub", 0, value)
-    return nodes.elementwise(graph, "Neg", value)
 
 
 def _sign(graph: Graph, op: Operation) -> Value:
@@ -181,37 +162,8 @@ def _power(graph: Graph, op: Operation) -> Value:
     return nodes.elementwise(graph, "Pow", base, exponent)
 
 
-_COMPARISONS = {"EQ": "Equal", "GE": "GreaterOrEqual", "GT": "Greater", "LE": "LessOrEqual",
-                "LT": "Less", "NE": "NotEqual"}  # fmt: skip
-_KINDS = ("", "FLOAT", "NOTYPE", "SIGNED", "TOTALORDER", "UNSIGNED")
-
-
-def _compare(graph: Graph, op: Operation) -> Value:
-    direction = comparison_direction(op.raw)
-    known = compare_sizes(direction, op.operands)
-    if known is not None:
-        return known
-    left, right = op.operands
-    kind = op.text("compare_type").split(" ")[-1].rstrip(">")
-    if kind not in _KINDS:
-        op.refuse(f"its order is {kind}; known are {', '.join(filter(None, _KINDS))}")
-    if kind == "TOTALORDER" and left.is_float:
-        left, right = (in_total_order(graph, value) for value in (left, right))
-    if left.dtype == bool and direction not in ("EQ", "NE"):
-        left, right = (nodes.cast(graph, value, "uint8") for value in (left, right))
-    return nodes.elementwise(graph, _COMPARISONS[direction], left, right)
-
-
 def _select(graph: Graph, op: Operation) -> Value:
     return fuse_triangle(graph, *op.operands) or nodes.where(graph, *op.operands)
-
-
-def _clamp(graph: Graph, op: Operation) -> Value:
-    low, value, high = op.operands
-    known = compute_sizes("maximum", [value, low])
-    raised = known or nodes.elementwise(graph, "Max", value, low)
-    known = compute_sizes("minimum", [raised, high])
-    return known or nodes.elementwise(graph, "Min", raised, high)
 
 
 def _convert(graph: Graph, op: Operation) -> Value:
@@ -246,33 +198,31 @@ _SAME = {
     "tanh": "Tanh",
 }  # fmt: skip
 RULES = {
+    **elementary.RULES,
     **{
-        f"stablehlo.{name}": Rule(elementary.native(op_type), _ACCURACY, expand=False)
+        f"stablehlo.{name}": Rule(elementary.native(op_type), elementary.ACCURACY, expand=False)
         for name, op_type in _SAME.items()
     },
     "stablehlo.abs": Rule(_abs, expand=False),
-    "stablehlo.add": Rule(_arithmetic("Add", "Or"), expand=False),
-    "stablehlo.and": Rule(elementary.bitwise("And"), expand=False),
-    "stablehlo.atan2": Rule(elementary.native("Atan2"), _ACCURACY, expand=False),
-    "stablehlo.cbrt": Rule(elementary.cbrt, _ACCURACY, expand=False),
-    "stablehlo.clamp": Rule(_clamp, expand=False),
-    "stablehlo.compare": Rule(_compare, ("compare_type", "comparison_direction"), expand=False),
+    "stablehlo.add": Rule(elementary.arithmetic("Add", "Or"), expand=False),
+    "stablehlo.atan2": Rule(elementary.native("Atan2"), elementary.ACCURACY, expand=False),
+    "stablehlo.compare": elementary.comparison(
+        lambda graph, _, value: in_total_order(graph, value),
+        lambda graph, direction, left, right: nodes.elementwise(
+            graph, elementary.COMPARISONS[direction], left, right
+        ),
+    ),
     "stablehlo.complex": Rule(_make_complex, expand=False),
     "stablehlo.convert": Rule(_convert, expand=False),
     "stablehlo.divide": Rule(_divide, expand=False),
     "stablehlo.imag": Rule(_imag, expand=False),
     "stablehlo.is_finite": Rule(elementary.native("IsFinite"), expand=False),
-    "stablehlo.maximum": Rule(elementary.maximum, expand=False),
-    "stablehlo.minimum": Rule(_arithmetic("Min", "And"), expand=False),
-    "stablehlo.multiply": Rule(_arithmetic("Mul", "And"), expand=False),
-    "stablehlo.negate": Rule(_negate, expand=False),
-    "stablehlo.not": Rule(_not, expand=False),
-    "stablehlo.or": Rule(elementary.bitwise("Or"), expand=False),
-    "stablehlo.power": Rule(_power, _ACCURACY, expand=False),
+    "stablehlo.multiply": Rule(elementary.arithmetic("Mul", "And"), expand=False),
+    "stablehlo.power": Rule(_power, elementary.ACCURACY, expand=False),
     "stablehlo.real": Rule(_real, expand=False),
     "stablehlo.remainder": Rule(_remainder, expand=False),
     "stablehlo.round_nearest_afz": Rule(_round_half_away, expand=False),
-    "stablehlo.rsqrt": Rule(_rsqrt, _ACCURACY, expand=False),
+    "stablehlo.rsqrt": Rule(_rsqrt, elementary.ACCURACY, expand=False),
     "stablehlo.select": Rule(_select, expand=False),
     "stablehlo.sign": Rule(_sign, expand=False),
     "stablehlo.subtract": Rule(_subtract, expand=False),

@@ -40,7 +40,6 @@ class FunctionWriter:
 
     Attributes:
         functions: those of the bodies of its loops and branches.
-        for_converters: whether converters are to read them.
     """
 
     functions: list[GraphFunction]
@@ -129,13 +128,7 @@ def _static(shape: Sequence[Any] | None) -> tuple[int | None, ...] | None:
 
 
 class _NodeWriter:
-    """Writes the nodes of one function.
-
-    Attributes:
-        functions: the writer of the functions that they name.
-        graph: the graph that they are of.
-        nodes: the nodes so far.
-    """
+    """Writes the nodes of one function."""
 
     functions: FunctionWriter
     graph: Graph

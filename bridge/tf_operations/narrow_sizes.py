@@ -14,12 +14,7 @@ from typing import Any
 import numpy as np
 
 from bridge.tf_operations.signatures import input_attributes, operation_signature
-from savedmodel.tensorflow_graph import (
-    FunctionName,
-    GraphFunction,
-    GraphNode,
-    TensorFlowGraph,
-)
+from savedmodel.tensorflow_graph import FunctionName, GraphFunction, GraphNode, TensorFlowGraph
 from xla_call_module.dtypes import DType, dtype_from_name
 
 _INT64, _INT32 = (dtype_from_name(name, where="") for name in ("int64", "int32"))

@@ -9,16 +9,11 @@ from typing import Any
 import numpy as np
 
 from bridge.graphs import nodes
-from bridge.graphs.tensor_graph import Input, TensorGraph
+from bridge.graphs.tensor_graph import Input, Inputs, Results, TensorGraph
 from bridge.graphs.values import Value, constant_array, of_size
 from bridge.tf_operations import pooling
 from bridge.tf_operations.ranks import within_kernel
-from bridge.tf_operations.signatures import (
-    computation_dtype,
-    has_kernel,
-    max_rank,
-    signature_of,
-)
+from bridge.tf_operations.signatures import computation_dtype, has_kernel, max_rank, signature_of
 from xla_call_module.size_polynomials import Dim, Shape, is_static
 
 VARIANT = np.dtype(object)  # of a value that is a list of tensors
@@ -33,12 +28,7 @@ _FLAG = np.dtype(bool)
 
 @dataclass(frozen=True, slots=True)
 class ListedRow:
-    """The row that an iteration writes into an array, which is a list of rows until the end.
-
-    Attributes:
-        row: the row.
-        index: its index, a scalar of int32.
-    """
+    """The row that an iteration writes into an array, which is a list of rows until the end."""
 
     row: Value
     index: Value
@@ -85,7 +75,6 @@ class Graph(TensorGraph):
 
     Attributes:
         assertions: the names of the nodes that assert something, on which nothing else depends.
-        for_converters: whether converters are to read it.
     """
 
     format = "TensorFlow"
@@ -119,11 +108,7 @@ class Graph(TensorGraph):
         return super().add_input(name, dtype, shape, text=text)
 
     def nodes_of(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
-        **attributes: Any,
+        self, op_type: str, inputs: Inputs, results: Results, **attributes: Any
     ) -> list[Value]:
         """Return the results of an operation, in a wider dtype where there is no kernel."""
         if op_type == "Div" and "int" in results[0][1].name:
@@ -269,11 +254,7 @@ class Graph(TensorGraph):
         return pooling.pooled(self, reducer, value, rows)
 
     def _replaced(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
-        attributes: Mapping[str, Any],
+        self, op_type: str, inputs: Inputs, results: Results, attributes: Mapping[str, Any]
     ) -> list[Value] | None:
         given = [value for value in inputs if value is not None]
         within = within_kernel(self, op_type, given, results, attributes)
@@ -283,11 +264,7 @@ class Graph(TensorGraph):
         return None if replacement is None else replacement(self, given, results, attributes)
 
     def _add(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
-        attributes: Mapping[str, Any],
+        self, op_type: str, inputs: Inputs, results: Results, attributes: Mapping[str, Any]
     ) -> list[Value]:
         values = super()._add(op_type, inputs, results, attributes)
         self._dtypes.update((value.name, value.dtype) for value in values)
@@ -326,11 +303,8 @@ def _with_computed_shape(
     return [value, graph.vector(dims)] if is_moved and len(dims) == len(shape) else inputs
 
 
-_Results = Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]]
-
-
 def _gather_nd(
-    graph: Graph, inputs: Sequence[Value], results: _Results, attributes: Mapping[str, Any]
+    graph: Graph, inputs: Sequence[Value], results: Results, attributes: Mapping[str, Any]
 ) -> list[Value] | None:
     """Return GatherNd with batch dimensions, whose numbers become part of the indices."""
     count = attributes.get("batch_dims", 0)
@@ -348,7 +322,7 @@ def _gather_nd(
 
 
 def _matmul(
-    graph: Graph, inputs: Sequence[Value], results: _Results, attributes: Mapping[str, Any]
+    graph: Graph, inputs: Sequence[Value], results: Results, attributes: Mapping[str, Any]
 ) -> list[Value] | None:
     """Return a product of matrices, stacks of them, or of rows of any number of dimensions."""
     del attributes
@@ -396,7 +370,7 @@ def _along_last(op_type: str) -> Callable[..., list[Value]]:
     """Return how an operation along a dimension is one along the last."""
 
     def replace(
-        graph: Graph, inputs: Sequence[Value], results: _Results, attributes: Mapping[str, Any]
+        graph: Graph, inputs: Sequence[Value], results: Results, attributes: Mapping[str, Any]
     ) -> list[Value]:
         (value,), axis = inputs, attributes["axis"]
         last = value.rank - 1

@@ -19,7 +19,7 @@ from bridge.core_ops import (
     slicing,
     windows,
 )
-from bridge.core_ops.decompositions.composed_operations import COMPOSED_OPERATIONS
+from bridge.core_ops.decompositions.decomposition import COMPOSED_OPERATIONS
 from bridge.core_ops.decompositions.narrow_types import NARROW_TYPES_IN_WIDER
 from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
 from bridge.core_ops.stablehlo_operation import Emit, GraphTarget, Operation, Rule, identity
@@ -68,11 +68,6 @@ def _assert(graph: Graph, op: Operation) -> Sequence[Value]:
     return ()
 
 
-def _nothing(graph: Graph, op: Operation) -> Sequence[Value]:
-    del graph, op
-    return ()
-
-
 def _native(op_type: str) -> Emit:
     """The composite as one operation, where TensorFlow has a kernel for its dtype."""
 
@@ -89,12 +84,12 @@ _RULES: Mapping[str, Rule] = {
 }
 _CUSTOM_CALLS: Mapping[str, Rule] = {
     **linear_algebra.CUSTOM_CALLS,
-    **sorting.CUSTOM_CALLS,
+    **sorting.SORTS.custom_calls(),
     "Sharding": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "annotate_device_placement": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "xla.sdy.FuncResultSharding": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
     "mhlo.tan": Rule(elementary.native("Tan"), CUSTOM_CALL_ATTRIBUTES, expand=False),
-    "shape_assertion": Rule(_nothing, CUSTOM_CALL_ATTRIBUTES, expand=False),
+    "shape_assertion": Rule(lambda *_: (), CUSTOM_CALL_ATTRIBUTES, expand=False),
     "stablehlo.dynamic_reduce_window": Rule(
         dynamic_reduce_window, CUSTOM_CALL_ATTRIBUTES, expand=False
     ),
@@ -102,7 +97,7 @@ _CUSTOM_CALLS: Mapping[str, Rule] = {
 # Those that TensorFlow computes as precisely; all others are computed by their decompositions.
 _COMPOSITES: Mapping[str, Rule] = {
     "chlo.erf": Rule(elementwise.erf, expand=False),
-    "chlo.top_k": Rule(sorting.top_k, expand=False),
+    "chlo.top_k": Rule(sorting.SORTS.top_k, expand=False),
     **{
         f"chlo.{name}": Rule(_native(name.capitalize()), expand=False)
         for name in (

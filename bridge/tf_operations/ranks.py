@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 
 from bridge.graphs import nodes
-from bridge.graphs.tensor_graph import TensorGraph
+from bridge.graphs.tensor_graph import Results, TensorGraph
 from bridge.graphs.values import Value, of_sizes
 from bridge.tf_operations.signatures import BROADCASTING, max_rank
 from xla_call_module.size_polynomials import Dim, Shape, product
-
-_Results = Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +25,7 @@ class _Node:
     """An operation with one result, before it is a node.
 
     Attributes:
-        graph: the graph.
-        op_type: the operation.
-        inputs: the operands.
         shape: the shape of the result, with None for a size that is measured.
-        dtype: the dtype of the result.
-        attributes: the attributes.
     """
 
     graph: TensorGraph
@@ -58,7 +51,7 @@ def within_kernel(
     graph: TensorGraph,
     op_type: str,
     inputs: Sequence[Value],
-    results: _Results,
+    results: Results,
     attributes: Mapping[str, Any],
 ) -> list[Value] | None:
     """Return the results of an operation by fewer dimensions; None where its kernel takes them."""

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bridge.core_ops.reductions import Reductions
-from bridge.core_ops.regions import (
-    in_lines,
-    shape_without,
-)
+from bridge.core_ops.regions import in_lines, shape_without
 from bridge.core_ops.softmaxes import Reduction
 from bridge.graphs import nodes
 from bridge.graphs.values import Value

@@ -48,10 +48,7 @@ class Operation:
     """The result of a node that is not followed any further, such as a Const, a Cast or an Add.
 
     Attributes:
-        op: the name of the operation.
-        node: the name of the node.
         sources: for each of its inputs where it comes from.
-        definition: the NodeDef.
     """
 
     op: str
@@ -197,9 +194,6 @@ class _Frame:
     """A function with the origins of its arguments, and what is known of its nodes.
 
     Attributes:
-        function: the FunctionDef.
-        arguments: by their names.
-        nodes: by their names.
         known: the origins of the tensors that were asked for.
         data: for nodes that were asked for what they take, but for what only runs before them.
         calls: those of XlaCallModule nodes that were asked for.

@@ -30,12 +30,7 @@ from savedmodel.protos.tensor_values import decode_tensor
 from savedmodel.tensorflow_graph import STRING, TensorFlowGraph
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import dtype_from_tensorflow
-from xla_call_module.errors import (
-    THROUGH_TENSORFLOW,
-    FormatError,
-    StructureError,
-    shown_as_base,
-)
+from xla_call_module.errors import THROUGH_TENSORFLOW, FormatError, StructureError, shown_as_base
 
 _MAX_SHOWN = 8
 
@@ -50,12 +45,10 @@ class SignatureSource:
     """A signature as the file has it.
 
     Attributes:
-        key: the key of the signature.
         inputs: for each input what TensorFlow says of it, by name, in the order of the arguments of
             its function.
         outputs: for each output name where it comes from.
         capture: returns what a further argument of the function is.
-        gradients: the gradient functions of the file.
         chain: decodes a call and those of its gradients that describe themselves, and the functions
             of plain operations that they run.
         input_paths: for the names of inputs the pytree paths that the metadata has for them.

@@ -51,7 +51,6 @@ class GradientFunction:
     """The function that TensorFlow calls for the gradient of a call.
 
     Attributes:
-        name: of the function.
         identity: the IdentityN whose gradient it is; it returns what that returns, and takes a
             gradient for each of its inputs.
     """
@@ -183,7 +182,6 @@ class _Pullback:
 
     Attributes:
         call: the node whose gradient it is.
-        primal: the call of that node.
         passed: the inputs of the IdentityN.
         described: the captures and results of the function, from the object graph.
         shown: the inputs of XlaSharding nodes by the names of the nodes.

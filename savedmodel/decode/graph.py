@@ -15,7 +15,6 @@ from savedmodel.decode.functions import SignatureSource, read_signature
 from savedmodel.decode.gradients import Described, Gradients
 from savedmodel.decode.graph_functions import read_operations
 from savedmodel.decode.objects import open_checkpoint, stored_variable
-from savedmodel.files.folder import VARIABLES
 from savedmodel.files.model_folder import ModelFolder
 from savedmodel.model import INTERNAL_SIGNATURE, Parameter, Signature, Variable
 from savedmodel.protos.schema import Proto
@@ -122,7 +121,7 @@ def _input_spec(name: str, info: Proto) -> TensorSpec:
 def _read_variables(folder: ModelFolder, handles: Sequence[Proto]) -> Iterator[Variable]:
     if not handles:
         return
-    index = open_checkpoint(folder, VARIABLES)
+    index = open_checkpoint(folder)
     for node in handles:
         shared = node.attr["shared_name"].s.decode("utf-8", "replace")
         key = shared if shared in index.entries else str(node.name)

@@ -34,12 +34,7 @@ from savedmodel.protos.structures import NONE, Branch, Leaf, Structure
 from savedmodel.protos.wire_format import check_wire
 from savedmodel.tensorflow_graph import TensorFlowGraph
 from savedmodel.variables.bundle_reader import SharedTensor, read_strings, stream_tensor
-from savedmodel.variables.tensor_bundle import (
-    MAX_RANK,
-    BundleIndex,
-    find_tensor,
-    read_index,
-)
+from savedmodel.variables.tensor_bundle import MAX_RANK, BundleIndex, find_tensor, read_index
 from savedmodel.variables.tensor_parts import TensorParts
 from xla_call_module.allowance import Allowance
 from xla_call_module.call import CallModule, TensorSpec
@@ -56,10 +51,7 @@ class SignatureEntry:
     """A function of the file that becomes a signature.
 
     Attributes:
-        key: the key of the signature.
-        function: the name of the function.
         inputs: names for its arguments but for what it captures.
-        outputs: names for its results.
     """
 
     key: str
@@ -91,7 +83,7 @@ class SavedObjects:
         }
         nodes = [i for i, node in enumerate(self._graph.nodes) if node.HasField("variable")]
         self._indices = {node: index for index, node in enumerate(self._ordered(nodes))}
-        index = open_checkpoint(folder, VARIABLES) if nodes else None
+        index = open_checkpoint(folder) if nodes else None
         keys = {} if index is None else checkpoint_keys(index, self._graph)
         constants = frozenset(self._listed("constants"))
         self.variables = tuple(
@@ -252,14 +244,14 @@ def _input_specs(names: Sequence[str], function: Proto) -> dict[str, TensorSpec]
     return specs
 
 
-def open_checkpoint(folder: ModelFolder, name: str) -> BundleIndex:
+def open_checkpoint(folder: ModelFolder) -> BundleIndex:
     """Return the table of contents of a model's checkpoint; its data files are opened."""
-    if folder.find(f"{name}.index", links=True) is None:
+    if folder.find(f"{VARIABLES}.index", links=True) is None:
         raise FormatError(
-            f"{folder.path} has no {name}.index, where the values of its variables would be. To "
-            "do: copy the folder again, as a whole."
+            f"{folder.path} has no {VARIABLES}.index, where the values of its variables would be. "
+            "To do: copy the folder again, as a whole."
         )
-    index = read_index(name, within=folder)
+    index = read_index(VARIABLES, within=folder)
     for shard_id in {entry.shard_id for entry in index.entries.values()}:
         index.files.stamp(shard_id)
     return index

@@ -6,9 +6,6 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 
 from savedmodel.encode.graph_functions import encode_graph
 from savedmodel.model import Variable
@@ -17,14 +14,9 @@ from savedmodel.protos.structures import fill_shape
 from savedmodel.protos.tensor_values import fill_tensor, value_field
 from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.call import CallModule, TensorSpec
-from xla_call_module.dtypes import DType, dtype_from_name
+from xla_call_module.dtypes import Array, DType, dtype_from_name
 from xla_call_module.errors import StructureError
-from xla_call_module.node import (
-    SHARDING_OP,
-    encode_sharding_node,
-    shown_sharding,
-    to_function_call,
-)
+from xla_call_module.node import SHARDING_OP, encode_sharding_node, shown_sharding, to_function_call
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
 RESOURCE = 20
@@ -82,7 +74,6 @@ class Library:
     """The FunctionDefs written so far, with the concrete functions that they are.
 
     Attributes:
-        proto: the FunctionDefLibrary.
         operations: for the calls that are written as functions of plain operations their graphs.
         concrete: the functions that the object graph knows.
         mutex: the name of what functions of plain operations hold while they change variables.
@@ -213,7 +204,7 @@ class Body:
         getattr(tensor, value_field(dtype)).extend(values)
         return Tensor(node.name, "output")
 
-    def add_array(self, name: str, value: np.ndarray[Any, Any], *, after: str) -> Tensor:
+    def add_array(self, name: str, value: Array, *, after: str) -> Tensor:
         """Add a Const of an array, which is there once another node has run."""
         node = self.add_node("Const", name)
         node.input.append(f"^{after}")

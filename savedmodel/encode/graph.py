@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
-
-import numpy as np
 
 from savedmodel.encode.body import RESOURCE, set_function_call
 from savedmodel.encode.functions import WrittenSignature
@@ -20,6 +17,7 @@ from savedmodel.model import Variable
 from savedmodel.protos.schema import GraphDef, Proto, SaverDef, SignatureDef
 from savedmodel.protos.structures import fill_shape
 from savedmodel.protos.tensor_values import fill_tensor
+from xla_call_module.dtypes import Array
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
 INIT_OP = "init"
@@ -173,7 +171,7 @@ class SessionGraph:
         enum: int,
         shape: Sequence[int | None] | None,
         *,
-        default: np.ndarray[Any, Any] | None = None,
+        default: Array | None = None,
     ) -> str:
         """Add a tensor that is fed, or has its default; return the name of its node."""
         if default is None:

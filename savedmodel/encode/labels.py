@@ -19,7 +19,7 @@ from savedmodel.protos.structures import encode_tensor_spec, fill_shape
 from savedmodel.protos.tensor_values import fill_tensor
 from savedmodel.tensorflow_graph import STRING
 from xla_call_module.call import TensorSpec
-from xla_call_module.dtypes import DTYPES, dtype_from_name
+from xla_call_module.dtypes import DTYPES, Array, dtype_from_name
 from xla_call_module.errors import DtypeError, StructureError
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
@@ -85,9 +85,6 @@ class _Wrapper:
     """The function of a signature, which one node of the session graph calls.
 
     Attributes:
-        graph: the GraphDef.
-        call: the node.
-        function: the FunctionDef.
         outputs: the StructuredValues of the results in the object graph, by their names.
     """
 
@@ -168,7 +165,7 @@ class _Wrapper:
             return reference
         return f"{node}:{int(index or 0) + 1}"
 
-    def _add_const(self, name: str, value: np.ndarray[Any, Any]) -> str:
+    def _add_const(self, name: str, value: Array) -> str:
         node = self._new("Const", name)
         fill_tensor(node.attr["value"].tensor, value)
         node.attr["dtype"].type = node.attr["value"].tensor.dtype

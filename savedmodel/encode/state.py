@@ -17,13 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from savedmodel.encode.body import (
-    RESOURCE,
-    Body,
-    Library,
-    Tensor,
-    set_function_call,
-)
+from savedmodel.encode.body import RESOURCE, Body, Library, Tensor, set_function_call
 from savedmodel.encode.gradients import Sources, needed_arguments, write_call
 from savedmodel.encode.mutexes import compile_whole, hold_mutex, lock_nothing
 from savedmodel.model import Function, Parameter, Variable

@@ -43,7 +43,7 @@ def fingerprint_of_bytes(data: bytes) -> int:
     '0x3cff0f886d8d6195'
     """
     assert len(data) > _BLOCK
-    x = (_SEED * _K2 + _word(data, 0)) & _MASK
+    x = (_SEED * _K2 + int.from_bytes(data[:8], "little")) & _MASK
     y = (_SEED * _K1 + 113) & _MASK
     z = _shift_mix(y * _K2 + 113) * _K2 & _MASK
     v, w = (0, 0), (0, 0)
@@ -102,7 +102,3 @@ def _shift_mix(value: int) -> int:
 def _rotate(value: int, shift: int) -> int:
     value &= _MASK
     return (value >> shift | value << 64 - shift) & _MASK
-
-
-def _word(data: bytes, start: int) -> int:
-    return int.from_bytes(data[start : start + 8], "little")

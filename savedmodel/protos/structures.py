@@ -26,7 +26,6 @@ class Branch:
     """A container.
 
     Attributes:
-        kind: which container.
         children: key and content, in JAX's order; the keys of sequences are `0`, `1`, ….
         name: the class of a named tuple.
     """

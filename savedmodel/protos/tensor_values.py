@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from savedmodel.protos.schema import Proto
-from xla_call_module.dtypes import DType, dtype_from_name, dtype_from_tensorflow
+from xla_call_module.dtypes import Array, DType, dtype_from_name, dtype_from_tensorflow
 from xla_call_module.errors import FormatError
 
 # A constant in a graph is small; a splat of the same size in the file is not.
@@ -26,7 +25,7 @@ _TEXTS, _STRING = "OU", 7
 _PARTS = {"dcomplex_val": np.float64, "scomplex_val": np.float32}
 
 
-def fill_tensor(tensor: Proto, array: np.ndarray[Any, Any]) -> None:
+def fill_tensor(tensor: Proto, array: Array) -> None:
     """Make an empty `TensorProto` that of an array, of a dtype that TensorFlow has, or of texts."""
     tensor.tensor_shape.SetInParent()
     for size in array.shape:
@@ -44,7 +43,7 @@ def value_field(dtype: DType) -> str:
     return _FIELDS.get(dtype.name, "float8_val" if "float8" in dtype.name else "int_val")
 
 
-def decode_tensor(tensor: Proto) -> np.ndarray[Any, Any]:
+def decode_tensor(tensor: Proto) -> Array:
     """Return the array that a `TensorProto` is."""
     shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
     if tensor.dtype == _STRING:
@@ -72,14 +71,14 @@ def decode_tensor(tensor: Proto) -> np.ndarray[Any, Any]:
     return np.concatenate([values, values[-1:].repeat(count - values.size)]).reshape(shape)
 
 
-def _decode_texts(tensor: Proto, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _decode_texts(tensor: Proto, shape: tuple[int, ...]) -> Array:
     texts = [text.decode("utf-8", "replace") for text in tensor.string_val]
     if len(texts) != math.prod(shape):
         raise FormatError(f"A constant of texts, {list(shape)}, has {len(texts)} of them.")
     return np.array(texts, object).reshape(shape)
 
 
-def _listed_values(tensor: Proto, dtype: DType) -> np.ndarray[Any, Any]:
+def _listed_values(tensor: Proto, dtype: DType) -> Array:
     """Return the elements that a TensorProto lists one by one."""
     field = value_field(dtype)
     if field == "float8_val":

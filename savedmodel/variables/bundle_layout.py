@@ -88,7 +88,6 @@ class DataFile:
     """One data file.
 
     Attributes:
-        shard_id: the number of the file.
         holder: the number of the process that writes it.
         tensors: the tensors in it, in the order of the keys; slices are tensors under keys of their
             own.

@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,14 +18,7 @@ import numpy.typing as npt
 
 from savedmodel.files.sstable import mask_crc
 from savedmodel.protos.wire_format import encode_varint
-from savedmodel.variables.bundle_layout import (
-    BundleStrings,
-    BundleTensor,
-    DataFile,
-    Layout,
-    Piece,
-    lay_out,
-)
+from savedmodel.variables.bundle_layout import BundleStrings, BundleTensor, DataFile, Layout, Piece
 from savedmodel.variables.piece_checksums import (
     PIECE_SIZE,
     PieceChecksums,
@@ -47,35 +40,6 @@ _Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 MAX_THREADS = 8
 _ALIGNMENT = 64  # kAllocatorAlignment in xla/tsl/framework/allocator.h, for who maps the file
-
-
-def write_bundle(
-    prefix: str | os.PathLike[str],
-    tensors: Iterable[BundleTensor | BundleStrings],
-    *,
-    num_shards: int | None = 1,
-    written: Callable[[int], None] | None = None,
-) -> None:
-    """Write the tensors as a bundle; its files are on the disk at the end.
-
-    The tensors are laid out in the order of their keys, each at a multiple of 64 bytes: the same
-    tensors in any order give the same bytes. The index comes last, so a bundle that was cut off
-    has none; what a failed call leaves behind is for the caller to remove.
-
-    >>> import tempfile
-    >>> from savedmodel.variables.bundle_reader import read_tensor
-    >>> from savedmodel.variables.tensor_bundle import read_index
-    >>> weights = np.arange(6, dtype=np.float32).reshape(2, 3)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_bundle(f"{folder}/v", [BundleTensor("w", 1, (2, 3), lambda: [weights])])
-    ...     index = read_index(f"{folder}/v")
-    ...     read_tensor(index, "w").view(np.float32).reshape(index.entries["w"].shape)
-    array([[0., 1., 2.],
-           [3., 4., 5.]], dtype=float32)
-    """
-    layout = lay_out(tensors, num_shards)
-    entries = write_data_files(prefix, layout, written=written)
-    write_index(prefix, {**entries, **layout.known}, layout.num_files)
 
 
 def write_data_files(
@@ -114,7 +78,6 @@ class _Writer:
 
     Attributes:
         prefix: the path of the files, up to `.data-…`.
-        num_shards: the number of files.
         written: a function of the number of bytes that were just written.
         stopped: the event that is set when a file could not be written, and the others need not be.
     """

@@ -63,10 +63,7 @@ class BundleEntry:
 
     Attributes:
         dtype: the number of the dtype in TensorFlow's `DataType` enum.
-        shape: the shape.
-        shard_id: the number of the data file.
         offset: the offset of the first byte in that file.
-        size: the number of bytes.
         crc32c: the checksum of the bytes, not masked. For strings, see `encode_lengths`.
         slices: where it is stored in parts, the (start, length) of each part in each dimension,
             with None for all of a dimension. Such an entry has no bytes of its own.
@@ -89,10 +86,8 @@ class BundleIndex:
 
     Attributes:
         prefix: the path of the bundle's files, up to `.index` and `.data-…`.
-        num_shards: the number of its data files.
         entries: the entry of each tensor, in the order of the keys. Keys that are not UTF-8, as
             those of slices, have surrogate escapes.
-        files: the data files.
     """
 
     prefix: Path

@@ -53,7 +53,7 @@ def _same(size: int, window: int, stride: int) -> list[int]:
 
 
 def draw_resnet(params: Mapping[str, Any], x: Any) -> onnx.ModelProto:
-    """The network of `tests.bridge.onnx.models.resnet`, for inputs like this one."""
+    """The network of `tests.bridge.networks.resnet`, for inputs like this one."""
     drawing, size = _Drawing(), x.shape[1]
     y = drawing.node("Transpose", "x", perm=[0, 3, 1, 2])
     y = drawing.node("Relu", drawing.convolution(y, params["stem"], params["norm"], size, 2))

@@ -25,7 +25,7 @@ _MAX_SECONDS_TO_TRACE = 10.0
 
 def _networks() -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...], int]]:
     """Yield the name, function and arguments of each network, and calls in a round."""
-    from tests.bridge.onnx import models as drawn
+    from tests.bridge import networks as drawn
 
     yield "MLP", models.mlp, models.mlp_data(), 4
     yield "transformer block", models.transformer_block, models.transformer_data(), 1

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from tests.benchmarks.measure import Ratio, compare, seconds
 
 if TYPE_CHECKING:
-    from tests.bridge.onnx.models import Model
+    from tests.bridge.networks import Model
 
 _ROUNDS = 15
 _CONVERSIONS = 3
@@ -36,7 +36,7 @@ _TENSORFLOW = "TensorFlow's converter"
 def _networks() -> dict[str, tuple[Callable[[], Model], int, int]]:
     """Return for each network how it is made, its batch, and calls in a round."""
     from tests.benchmarks import models
-    from tests.bridge.onnx import models as drawn
+    from tests.bridge import networks as drawn
 
     def of(function: Any, data: Any) -> Model:
         params, x = data

@@ -56,7 +56,7 @@ def onnx_models() -> Iterator[Ratio]:
 
 def _cases() -> Iterator[_Case]:
     from tests.benchmarks import models
-    from tests.bridge.onnx import models as onnx_models
+    from tests.bridge import networks as onnx_models
 
     params, x = models.mlp_data(width=512, batch=32)
     yield _Case("MLP", models.mlp, params, x, 1.0, 20, 0.05)

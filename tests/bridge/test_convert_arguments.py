@@ -184,11 +184,6 @@ class TestContainers:
         for kind in (dict, OrderedDict, lambda d: defaultdict(float, d)):
             assert converted(kind({"a": 1.0, "b": 2.0})).numpy() == 3
 
-    def test_a_registered_class(self):
-        converted = bridge.convert(lambda layer, x: Layer(layer.w @ x, layer.kind + "!"))
-        result = converted(Layer(tf.ones((2, 3)), "dense"), tf.ones(3))
-        assert (result.kind, result.w.numpy().tolist()) == ("dense!", [3.0, 3.0])
-
     def test_a_registered_class_in_an_exported(self):
         """It need not be registered for serialization, since nothing is written."""
         layer = Layer(jax.ShapeDtypeStruct((2, 3), "float32"), "dense")

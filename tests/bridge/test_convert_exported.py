@@ -194,17 +194,6 @@ def test_what_does_not_fit(converted, args, kwargs, error, match, traced):
         call() if call else converted(*args, **kwargs)
 
 
-def test_jax_refuses_the_same(exported):
-    """What is an error here is one in `Exported.call`, which takes dtypes as strictly."""
-    for args in [
-        (_tree(), jnp.ones((2, 4))),
-        (_tree(), jnp.ones((0, 3))),
-        ({"a": 1.0}, jnp.ones(3)),
-    ]:
-        with pytest.raises(ValueError, match=r"."):
-            exported.call(*args, scale=1.0)
-
-
 def test_a_sharded_one(mode):
     """One device ignores the shardings."""
     sharding = NamedSharding(AbstractMesh((2,), ("x",)), PartitionSpec("x"))

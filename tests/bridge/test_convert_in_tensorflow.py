@@ -99,20 +99,6 @@ def test_a_function_inside_a_function(mode):
     assert mode(lambda x: outer(middle(inner(x))))(tf.constant(1.0)).numpy() == 7
 
 
-def test_the_same_function_many_times(mode):
-    """Its module is in the graph as often, its export is made once."""
-    traces = []
-    converted = bridge.convert(lambda x: traces.append(1) or x + 1)
-
-    def run(x):
-        for _ in range(5):
-            x = converted(x)
-        return x
-
-    assert mode(run)(tf.constant(1.0)).numpy() == 6
-    assert len(traces) == 1
-
-
 def test_a_module_with_variables(tmp_path):
     """What is trained in TensorFlow is seen by the function, before and after a reload."""
 
@@ -232,18 +218,6 @@ class TestThreads:
             thread.join()
         assert errors == []
 
-    def test_one_export_for_all(self):
-        traces, results = [], {}
-        converted = bridge.convert(lambda x: traces.append(x.shape) or x * 2)
-
-        def call(index):
-            for _ in range(5):
-                results[index] = converted(tf.constant([float(index)])).numpy().tolist()
-
-        self._run(call, 8)
-        assert results == {index: [2.0 * index] for index in range(8)}
-        assert traces == [(1,)]
-
     def test_every_shape_and_its_gradient(self):
         traces, results = [], {}
         converted = bridge.convert(lambda x: traces.append(x.shape) or (x**2).sum())
@@ -293,30 +267,6 @@ class TestGradients:
         assert gradient.dtype == x.dtype
         np.testing.assert_array_equal(tf.cast(gradient, tf.complex64), [3, -4])
 
-    def test_complex_ones_are_tensorflows(self, mode):
-        """They are the conjugates of JAX's."""
-
-        def native(z, w):
-            return tf.exp(z) * tf.math.conj(w) * z**2 + tf.cast(tf.abs(w), tf.complex64)
-
-        converted = bridge.convert(
-            lambda z, w: jnp.exp(z) * jnp.conj(w) * z**2 + jnp.abs(w).astype(jnp.complex64)
-        )
-        z, w, upstream = (
-            tf.constant(values, tf.complex64)
-            for values in ([1 + 2j, -0.3j], [0.5 - 1j, 2 + 1j], [1 - 1j, 2j])
-        )
-
-        def gradients(function, *args):
-            with tf.GradientTape() as tape:
-                tape.watch(args)
-                y = function(*args)
-            return tape.gradient(y, args, output_gradients=upstream)
-
-        ours = mode(lambda *args: gradients(converted, *args))(z, w)
-        for mine, theirs in zip(ours, gradients(native, z, w), strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=2e-6)
-
     def test_without(self, mode):
         converted = bridge.convert(lambda x: (x * 2, x.astype(int)), with_gradient=False)
         x = tf.constant(1.5)
@@ -356,14 +306,6 @@ class TestOptions:
             bridge.convert(_double, platforms=["metal"])
         with pytest.raises(InteropError, match="'all' is unknown; expected 'platform'"):
             bridge.convert(_double, disabled_checks=["all"])
-
-    def test_a_custom_call_that_is_allowed(self):
-        """What it names is not there on the CPU, so it traces and fails when it runs."""
-        converted = bridge.convert(
-            lambda x: jax.ffi.ffi_call("made_up", x)(x), disabled_checks=["custom_call:made_up"]
-        )
-        concrete = tf.function(converted).get_concrete_function(tf.TensorSpec([2]))
-        assert concrete.structured_outputs.shape == (2,)
 
 
 class TestWhatCannotRun:

@@ -53,13 +53,6 @@ def _found(report, kind):
     return [(d.where, d.first, d.second) for d in report.differences if d.kind == kind]
 
 
-def test_a_copy_is_equal(base, tmp_path):
-    shutil.copytree(base, tmp_path / "copy")
-    report = diff(base, tmp_path / "copy")
-    assert report.equal
-    assert (report.differences, report.weights) == ((), ())
-
-
 def test_other_source_lines_are_no_difference(saved, base):
     def predict(params, x):
         return jnp.tanh(x @ params["w"] + params["b"])

@@ -55,27 +55,6 @@ class TestParameters:
         np.testing.assert_allclose(loaded.f(3.0), model(3.0), rtol=1e-6)
         assert os.path.getsize(tmp_path / "saved_model.pb") > self.SLOPE.nbytes
 
-    def test_what_is_passed_is_in_variables(self, jax2tf, tmp_path):
-        variables = tf.nest.map_structure(tf.Variable, (self.OFFSET, self.SLOPE))
-        converted = jax2tf.convert(lambda params, x: params[0] + params[1] * x)
-        module = tf.Module()
-        module._variables = tf.nest.flatten(variables)
-        module.f = tf.function(
-            lambda x: converted(variables, x),
-            autograph=False,
-            jit_compile=True,
-            input_signature=[tf.TensorSpec([])],
-        )
-        loaded = _reload(module, tmp_path)
-        assert os.path.getsize(tmp_path / "saved_model.pb") < self.SLOPE.nbytes * 3
-        loaded._variables[0].assign(5.0)
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(loaded.f(3.0))
-        np.testing.assert_allclose(loss, (5 + self.SLOPE * 3).sum(), rtol=1e-5)
-        of_offset, of_slope = tape.gradient(loss, loaded._variables)
-        assert of_offset.numpy() == self.SLOPE.size
-        np.testing.assert_array_equal(of_slope, np.full_like(self.SLOPE, 3))
-
 
 class TestFilesWithoutGradients:
     def test_the_value_is_there(self, jax2tf, tmp_path):
@@ -196,19 +175,6 @@ class TestShapes:
         graph = _graph(converted, tf.TensorSpec([size, 6]), tf.TensorSpec([size]))
         assert graph(tf.ones([8, 6]), tf.ones([8])).numpy() == 48
 
-    def test_it_is_traced_once(self, jax2tf):
-        traces = []
-
-        def f(x):
-            traces.append(x.shape)
-            return jnp.sin(x)
-
-        graph = _graph(jax2tf.convert(f, polymorphic_shapes="b"), tf.TensorSpec([None]))
-        count = len(traces)
-        for size in (1, 2, 3):
-            assert graph(tf.zeros(size)).shape == (size,)
-        assert len(traces) == count
-
     def test_a_test_of_two_equal_dimensions_is_decided(self, jax2tf):
         def f(x):
             return jnp.matmul(x, jnp.sin(x)) if x.shape[-1] == x.shape[-2] else x
@@ -288,16 +254,6 @@ class TestStructures:
                 result = function(*xs)
             assert result.numpy() == 33.0
             assert [float(g) for g in tape.gradient(result, xs)] == [2.0, 10.0]
-
-    def test_a_module_that_holds_leaves_and_structure(self, jax2tf):
-        data = {"b": (np.float32(1), [np.float32(2)]), "a": np.float32(3)}
-        leaves, structure = jax.tree_util.tree_flatten(data)
-        module = tf.Module()
-        module.data = {"flat": leaves, "tree_def": structure}
-        again = jax.tree_util.tree_unflatten(module.data["tree_def"], module.data["flat"])
-        assert jax.tree_util.tree_structure(again) == structure
-        f = jax2tf.convert(lambda data: data["a"] - data["b"][1][0])
-        assert f(again).numpy() == f(data).numpy() == 1.0
 
     def test_variables_with_64_bits(self, jax2tf):
         f = tf.function(jax2tf.convert(jnp.sin), autograph=False)
@@ -381,15 +337,6 @@ class TestTensorFlowInJax:
 
 class TestDifferences:
     """What JAX's own converter says it does not have."""
-
-    def test_a_loop_is_saved_without_its_gradient(self, tmp_path):
-        def doubled(x):
-            return jax.lax.while_loop(lambda x: x.sum() < 10, lambda x: x * 2, x)
-
-        module = _module(ours.convert(doubled), tf.TensorSpec([2]))
-        with pytest.warns(UserWarning, match="is saved without a gradient of order 1"):
-            loaded = _reload(module, tmp_path)
-        assert loaded.f(tf.ones(2)).numpy().tolist() == [8, 8]
 
     def test_eigenvalues_of_a_batch(self):
         f = ours.convert(jnp.linalg.eigvalsh, polymorphic_shapes="b, _, _")

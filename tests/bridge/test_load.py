@@ -246,12 +246,6 @@ class TestTransformations:
         gradients = jax.grad(loss(signature.exported.call), argnums=(0, 1))(signature.params, X)
         assert_close(gradients, jax.grad(loss(network), argnums=(0, 1))(PARAMS, X))
 
-    def test_two_orders_with_respect_to_inputs(self, model):
-        function = lambda x: (model(x, N)["y"] ** 2).sum()  # noqa: E731
-        hessian = jax.jacrev(jax.grad(function))(X)
-        expected = jax.jacrev(jax.grad(loss(network), argnums=1), argnums=1)(PARAMS, X)
-        np.testing.assert_allclose(hessian, expected, rtol=1e-4, atol=1e-5)
-
     def test_an_order_that_was_not_saved(self, model):
         function = lambda x: (model(x, N)["y"] ** 2).sum()  # noqa: E731
         assert model.signatures["serving_default"].gradient_source(3) == "lifted"
@@ -266,12 +260,6 @@ class TestTransformations:
         )[1]
         expected = [network(PARAMS, X + step, N)["y"].sum() for step in range(3)]
         np.testing.assert_allclose(jax.jit(function)(X), expected, rtol=1e-5)
-
-    def test_vmap(self, model):
-        many = np.stack([X, X + 1, -X])
-        results = jax.vmap(model, in_axes=(0, None))(many, N)
-        assert_close(results["y"][2], network(PARAMS, -X, N)["y"])
-        np.testing.assert_array_equal(results["n"], [N + 1] * 3)
 
     def test_vmap_of_the_exported(self, model):
         signature = model.signatures["serving_default"]
@@ -323,12 +311,6 @@ class TestTransformations:
         assert_close(model(n=n, x=x), want)
         assert_close(jax.jit(model)(x, n), want)
         assert_close(jax.tree.map(lambda y: y[0], jax.vmap(model)(x[None], n[None])), want)
-
-    def test_vmap_of_gradients_of_vmap(self, model):
-        function = lambda x: (jax.vmap(model)(x, np.stack([N, N]))["y"] ** 2).sum()  # noqa: E731
-        many = np.linspace(-1, 1, 72, dtype=np.float32).reshape(3, 2, 4, 3)
-        expected = jax.vmap(jax.vmap(jax.grad(loss(network), argnums=1), (None, 0)), (None, 0))
-        assert_close(jax.vmap(jax.grad(function))(many), expected(PARAMS, many))
 
     def test_a_new_export(self, model):
         b, _ = export.symbolic_shape("b, n")
@@ -390,13 +372,6 @@ class TestValues:
             model = bridge.load(tmp_path / name)
             jax.tree.map(np.testing.assert_array_equal, model.params, params)
             np.testing.assert_array_equal(model(full(2)), full(18))
-
-    def test_no_parameters_at_all(self, tmp_path):
-        exported = export.export(jax.jit(lambda params, x: x * 2))({}, X)
-        bridge.save(exported, tmp_path / "m", params={})
-        model = bridge.load(tmp_path / "m")
-        assert model.params == {}
-        np.testing.assert_array_equal(model(X), X * 2)
 
     def test_a_tracer_is_not_remembered(self, tmp_path):
         params = {"key": jax.random.key(3)}

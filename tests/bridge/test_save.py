@@ -568,17 +568,6 @@ for name in ("several", "containers", "symbols", "two_signatures", "composites",
         assert first == second
         assert len(first) == 6 * 3
 
-    def test_whoever_writes_them(self, tmp_path):
-        exported = BY_NAME["two_signatures"].export()
-        params = BY_NAME["two_signatures"].leading()[0]
-
-        def deeper(folder):
-            bridge.save(exported, folder, params=params)
-
-        bridge.save(exported, tmp_path / "a", params=params)
-        deeper(tmp_path / "b")
-        assert _files(tmp_path / "a") == _files(tmp_path / "b")
-
     def test_whatever_holds_the_parameters(self, tmp_path):
         value = np.arange(6, dtype=np.float32).reshape(2, 3)
         exported = export_of(lambda p, x: p * x, value, 1.0)

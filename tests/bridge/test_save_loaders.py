@@ -401,7 +401,7 @@ TFLITE_CONVERTER = {
     "complex": "'tf.Complex' op is neither a custom op nor a flex op",
     "float8": "Failed to convert element type 'f8E.*': Unsupported type",
     "keys": "failed to legalize operation 'tfl.right_shift'",
-    "buckets_of_all_dtypes": "ops that are not supported by TFLite|tf.ConcatV2",
+    "buckets_of_all_dtypes": "failed to legalize operation .tfl.broadcast_to|tf.ConcatV2",
 }
 TFLITE_INTERPRETER = {"empty": "Invalid tensor size"}
 

@@ -203,21 +203,6 @@ NAN, INF = float("nan"), float("inf")
 
 class TestComparison:
     @pytest.mark.parametrize(
-        ("found", "expected"),
-        [
-            ([1.0, NAN, INF, -INF], [1.0, NAN, INF, -INF]),
-            ([1.00005, 0.0], [1.0, 0.00005]),
-            ([], []),
-            (1.0, 1.0),
-            ([1 + 1j], [1 + 1.0001j]),
-        ],
-    )
-    def test_equal(self, found, expected):
-        single = np.complex64 if np.iscomplexobj(found) else np.float32
-        arrays = np.asarray(found, single), np.asarray(expected, single)
-        assert describe_difference(*arrays, Tolerance()) is None
-
-    @pytest.mark.parametrize(
         ("found", "expected", "text"),
         [
             ([1.0, NAN], [1.0, 2.0], "at index (1,) is nan; JAX has 2.0."),

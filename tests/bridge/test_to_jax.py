@@ -54,12 +54,6 @@ def test_vmap_is_one_batched_program(example, lifted):
     assert str(jax.make_jaxpr(mapped)(params, batch)).count("scan[") == 1
 
 
-def test_scans_are_scans_again(example, lifted):
-    jaxpr = str(jax.make_jaxpr(lifted)(*example))
-    assert "scan[" in jaxpr
-    assert "while" not in jaxpr
-
-
 def test_symbolic_sizes_leave_no_operation(lifted):
     def function(x):
         return jnp.mean(x.reshape(-1)) * (x.shape[0] // 2 + 1)
@@ -108,21 +102,6 @@ def test_wrong_arguments_of_a_module_are_refused(kind):
     for other in (x.astype(int), x.astype(jnp.bfloat16), x.astype(complex), {"x": x}, None):
         with pytest.raises(DtypeError, match=r"args\[0\] is .*; expected float32"):
             lifted(other, other)
-
-
-def test_slices_of_symbolic_sizes_in_a_loop():
-    """What a loop over arrays of symbolic sizes reads, JAX writes as a slice of computed limits."""
-
-    def function(x):
-        return lax.scan(lambda carry, row: (jnp.sin(carry) + row.sum(), carry.sum()), x[0], x)
-
-    spec = jax.ShapeDtypeStruct(export.symbolic_shape("3, b"), jnp.float32)
-    x = jnp.arange(12.0).reshape(3, 4)
-    again = bridge.to_jax(export.export(jax.jit(function))(spec))
-    jax.tree.map(np.testing.assert_array_equal, again(x), jax.jit(function)(x))
-    found = jax.jit(jax.grad(lambda x: again(x)[1].sum()))(x)
-    expected = jax.jit(jax.grad(lambda x: function(x)[1].sum()))(x)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["bytes", "file"])

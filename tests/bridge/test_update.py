@@ -569,17 +569,3 @@ def test_sharded_arrays(tmp_path):
     variable = tf.saved_model.load(tmp_path / "m").params["w"]
     np.testing.assert_array_equal(variable, np.arange(32).reshape(8, 4))
     assert len(savedmodel.read(tmp_path / "m").variables) == 2
-
-
-def test_a_key_of_a_file_that_fits_two_parameters_is_refused(tmp_path):
-    params = {"a/b": np.zeros(2, np.float32), "a": {"b": np.zeros(2, np.float32)}, "c": X[0, 0]}
-    bridge.save(
-        lambda p, x: x + p["a/b"] - p["a"]["b"] * p["c"], tmp_path / "m", params=params,
-        args="f32[2]",
-    )  # fmt: skip
-    np.savez(tmp_path / "new.npz", **{"a/b": np.ones(2, np.float32)})
-    with pytest.raises(StructureError, match=r"'a/b'.* several variables of that name"):
-        bridge.update(tmp_path / "m", tmp_path / "new.npz")
-    for new in ({"a": {"b": np.ones(2, np.float32)}}, {"a/b": np.ones(2, np.float32)}):
-        bridge.update(tmp_path / "m", new)  # the keys of a pytree say which
-    np.testing.assert_array_equal(bridge.load(tmp_path / "m")(X[0, :2]), X[0, :2] + 1 - X[0, 0])

@@ -182,15 +182,6 @@ def test_the_command(folder, report, tmp_path, monkeypatch, capsys):
     assert "serving_default, random, b=1, order 0:\ny at index (0,) is 1.\n" in shown
 
 
-def test_a_parameter_that_nothing_takes(tmp_path):
-    """TensorFlow's signature does not have its variable."""
-    params = {"unused": np.float32(2), "w": np.float32(3)}
-    exported = export.export(jax.jit(lambda params, x: params["w"] * x))(params, jnp.ones(2))
-    bridge.save(exported, tmp_path / "model", params=params)
-    assert _wrong(bridge.verify(tmp_path / "model")) == {}
-    assert make_trials(load(tmp_path / "model"), seed=0)[0].variables == ("w",)
-
-
 def _mixed(w, x):
     narrow = x.astype(jnp.bfloat16)
     product = narrow @ w.astype(jnp.bfloat16)
@@ -238,23 +229,6 @@ def test_the_tolerance_is_of_the_least_precise_dtype_of_each_result(tmp_path):
     assert "rtol=0.0625" in _wrong(off(1.3))["random, b=3", 0]
     wrong = "plain"
     assert "rtol=0.0001" in _wrong(off(1.005))["random, b=3", 0]
-
-
-def test_parameters_with_empty_keys(tmp_path):
-    """A name that ends with a slash TensorFlow has without it."""
-    params = {"": np.ones(2, "f"), "d": np.ones(2, "f"), "d/": np.full(2, 3, "f")}
-    params |= {"e": {"": np.ones(2, "f"), "x": {"": {"": np.ones(2, "f")}}}}
-    bridge.save(
-        lambda params, x: sum(jax.tree.leaves(params)) * x,
-        tmp_path / "model",
-        params=params,
-        args="f32[2]",
-    )
-    report = bridge.verify(tmp_path / "model", quick=True)
-    assert _wrong(report) == {}
-    assert [row.order for row in report.rows] == [0, 1]
-    names = make_trials(load(tmp_path / "model"), seed=0)[0].variables
-    assert names == ("params", "d", "d_1", "e", "e/x")
 
 
 def test_trouble(folder, tmp_path, capsys):

@@ -20,7 +20,7 @@ import numpy as np
 import bridge
 from tests.benchmarks import models
 from tests.benchmarks.measure import Ratio, compare, seconds
-from tests.bridge.onnx.models import lstm, resnet
+from tests.bridge.networks import lstm, resnet
 
 KEY = "serving_default"
 BATCHES = (1, 64)

@@ -21,7 +21,8 @@ from google.protobuf.message import EncodeError, Message
 from savedmodel.files import checksum
 from savedmodel.files.sstable import decode_table, encode_table
 from savedmodel.protos import schema
-from savedmodel.variables import bundle_layout, bundle_reader, bundle_writer, tensor_bundle
+from savedmodel.variables import bundle_layout, bundle_reader, tensor_bundle
+from tests.savedmodel.variables.bundles import write_bundle
 from xla_call_module.node import is_call
 
 PB = "saved_model.pb"
@@ -172,7 +173,7 @@ def _edit_checkpoint(rng: random.Random, folder: Path, models: dict[str, Path]) 
             )
     for name in (INDEX, DATA):
         (folder / name).unlink()
-    bundle_writer.write_bundle(prefix, tensors)
+    write_bundle(prefix, tensors)
 
 
 def _read_proto(folder: Path) -> Any:

@@ -23,13 +23,14 @@ import tensorflow as tf
 
 import bridge
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
-from bridge.litert.lowering.storage_dtypes import at_boundary, from_boundary
+from bridge.litert.lowering.storage_dtypes import at_boundary
 from bridge.litert.runtime import Runtime
 from tests.matrix import consumer
 from tests.matrix.case import Case
 from tests.matrix.files import case_settings, logical_arguments, physical_array
 from tests.matrix.functions import CASES
 from tests.matrix.written import DEFAULT, VALUES
+from tests.operations.boundary import from_boundary
 from xla_call_module.errors import InteropError
 
 Answer = tuple[str, str]

@@ -128,7 +128,11 @@ class Deviation:
 
 
 _RELEASES = {
-    known.name: tuple(release.name for release in versions.RELEASES if known.is_in(release))
+    known.name: tuple(
+        release.name
+        for release in versions.RELEASES
+        if known.since <= release.tensorflow <= (known.until or versions.NEWEST.tensorflow)
+    )
     for known in versions.DEVIATIONS
 }
 DEVIATIONS = (

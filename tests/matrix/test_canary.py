@@ -6,9 +6,8 @@ import subprocess
 
 import pytest
 
-from tests.matrix import canary
 from tests.matrix.canary import Break, breaks_in
-from tests.matrix.environments import ROOT, EnvironmentFailedError
+from tests.matrix.environments import ROOT
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.quick.test_every_verb" name="test_call_tf[jit]">
@@ -28,19 +27,6 @@ def test_a_feature_that_broke_is_named_once():
         Break("gate jax._src:mesh", "AssertionError: fails"),
     ]
     assert breaks_in(REPORT) == (broken, 4)
-
-
-def test_nothing_broke():
-    assert breaks_in('<testsuite><testcase name="test_load"/></testsuite>') == ([], 1)
-
-
-def test_an_environment_that_cannot_be_made_is_said(monkeypatch, capsys):
-    def fail(_home):
-        raise EnvironmentFailedError("no wheel")
-
-    monkeypatch.setattr(canary, "_prepare", fail)
-    assert canary.main() == 2
-    assert "An environment cannot be made: no wheel" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -79,14 +65,3 @@ def test_make_takes_the_newest_python_that_runs(python_of):
     assert python_of(versions) == "python3.12"
     assert python_of(versions, PYTHONS="3.11") == "python3.11"
     assert python_of(versions, PYTHON="mine") == "mine"
-
-
-def test_make_takes_a_python_of_pyenv(python_of):
-    versions = {"bin/python3.12": "3.12", "pyenv/versions/3.13.7/bin/python": "3.13"}
-    assert python_of(versions) == "pyenv/versions/3.13.7/bin/python"
-
-
-def test_make_takes_python3_by_its_version(python_of):
-    nothing = {f"bin/python3.{minor}": "" for minor in (11, 12, 13)}
-    assert python_of({**nothing, "bin/python3": "3.12"}) == "python3"
-    assert python_of({**nothing, "bin/python3": "3.10"}) == ""

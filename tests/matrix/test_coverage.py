@@ -9,7 +9,6 @@ import pytest
 from tests.matrix import coverage, coverage_cells
 from tests.matrix.files import write_case
 from tests.matrix.functions import CASES
-from tests.matrix.report import write_between
 from tests.matrix.written import DEFAULT
 
 WORDS = {"right", "refused", "wrong", "–"}
@@ -58,33 +57,6 @@ def test_the_page_is_that_of_the_record(record):
     shown, end, _ = rest.partition(coverage.END)
     assert end
     assert shown.strip() == coverage.table(record, coverage.names_of_families())
-
-
-def test_a_table_counts_and_says_why(tmp_path):
-    cells = dict.fromkeys(coverage.COLUMNS, "right")
-    made_up = {
-        "date": "2030-01-01",
-        "versions": {"jax": "1.0"},
-        "cells": {"a": cells, "a2": cells, "b": {**cells, "gradient": "–", "ONNX": "refused"}},
-        "reasons": {"b": {"ONNX": "DtypeError: no. To do: nothing.", "TFLite": "not shown"}},
-    }
-    lines = coverage.table(made_up, {"family": ["a", "b", "a2"], "new": ["c"]}).splitlines()
-    count = len(coverage.COLUMNS)
-    assert "| new | `c` | not measured |" in lines
-    assert "| new | 1 |" + " 1 not measured |" * count in lines
-    assert lines[0] == "Measured on 2030-01-01 with jax 1.0."
-    assert "| family | 3 | 3 | 2 | 3 | 2, 1 refused | 3 | 3 |" in lines
-    assert "| family | `a`, `a2` |  |" in lines
-    assert "|  | `b` | gradient –; ONNX refused |" in lines
-    assert [line for line in lines if line.startswith("- ")] == ["- `b`, ONNX: `DtypeError: no.`"]
-    every = coverage.table(made_up, {"family": ["b"]}).splitlines()
-    assert every[-1] == "- all of family, ONNX: `DtypeError: no.`"
-    page = tmp_path / "page.md"
-    page.write_text("before <!-- x --> old <!-- y --> after")
-    write_between(page, "new", "<!-- x -->", "<!-- y -->")
-    assert page.read_text() == "before <!-- x -->\nnew\n<!-- y --> after"
-    with pytest.raises(ValueError, match="expected both, around"):
-        write_between(page, "new", "<!-- x -->", "<!-- z -->")
 
 
 @pytest.mark.filterwarnings("ignore")  # TensorFlow's of its own converter and interpreter

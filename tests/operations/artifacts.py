@@ -121,10 +121,10 @@ class Batch:
             return [("plain", self._of_kind("plain", count))]
         if self.form == "symbolic":
             return [(f"{count} rows", self._of_kind("plain", count)) for count in _SIZES]
-        kinds = ("plain", "edges", "special")
+        kinds: tuple[str, ...] = ("plain", "edges", "special")
         if all(case.elementwise or not case.operands for case in self.cases):
-            return [("edges", self._of_kind("edges", None))]
-        if self.form == "second gradient":
+            kinds = ("edges",)
+        elif self.form == "second gradient":
             kinds = ("plain",)
         found = [(kind, self._of_kind(kind, None)) for kind in kinds]
         if self.form == "vmap":

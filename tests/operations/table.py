@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from tests.operations.cases import (
     arrays,
+    compositions,
+    convolutions,
+    edges,
     images,
     linear_algebra,
+    loops,
+    many_dimensions,
+    modules,
     networks,
+    numbers,
     primitives,
     sampling,
     special_functions,
@@ -22,4 +29,11 @@ CASES = (
     *transforms.CASES,
     *sampling.CASES,
     *images.CASES,
+    *compositions.CASES,
+    *edges.CASES,
+    *modules.CASES,
+    *numbers.CASES,
+    *loops.CASES,
+    *convolutions.CASES,
+    *many_dimensions.CASES,
 )

@@ -18,10 +18,11 @@ from jax import export
 
 import bridge
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
-from bridge.litert.lowering.storage_dtypes import at_boundary, from_boundary
+from bridge.litert.lowering.storage_dtypes import at_boundary
 from bridge.litert.runtime import Runtime
 from bridge.litert.worker_process import LiteRTProcess
 from tests.operations.artifacts import Artifact, Batch, precision, transformed
+from tests.operations.boundary import from_boundary
 from tests.operations.case import FORMS, FORMS_OF_FILES
 from tests.operations.operands import Array
 

@@ -23,7 +23,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "linalg shape_checks",
         "analyses",
         "exported",
-        "exported_bytes mlir_files",
+        "mlir_files",
         "passes",
         "runtime",
     ),

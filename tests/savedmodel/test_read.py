@@ -15,8 +15,8 @@ from savedmodel.read import read_proto
 from savedmodel.write import write_proto
 from xla_call_module import from_exported, retarget
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import FormatError, StructureError
-from xla_call_module.passes.locations import DROP_LOCATIONS
+from xla_call_module.errors import StructureError
+from xla_call_module.passes.exported_form import DROP_LOCATIONS
 from xla_call_module.passes.module_pass import run_passes
 
 PARAMS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.zeros((0, 4), np.complex64)}
@@ -43,47 +43,11 @@ def test_calls_are_equal(folder, exported):
     assert function.bound == {index: index for index in exported.module_kept_var_idx if index < 2}
 
 
-def test_names(folder):
-    signature = savedmodel.read(folder).default
-    assert signature.inputs == {"x": 2}
-    assert signature.outputs == {"output_0": 0, "output_1": 1}
-
-
-def test_values(folder):
-    values = {v.name: v.to_numpy() for v in savedmodel.read(folder).variables}
-    assert values.keys() == PARAMS.keys()
-    for name, value in values.items():
-        np.testing.assert_array_equal(value, PARAMS[name])
-
-
 def test_a_copy_has_the_same_variables(folder, tmp_path):
     savedmodel.write(savedmodel.read(folder), tmp_path / "copy")
     name = "variables/variables.data-00000-of-00001"
     assert (tmp_path / "copy" / name).read_bytes() == (folder / name).read_bytes()
     assert savedmodel.read(tmp_path / "copy").default.inputs == {"x": 2}
-
-
-def test_a_damaged_variable(folder):
-    data = folder / "variables" / "variables.data-00000-of-00001"
-    damaged = bytearray(data.read_bytes())
-    damaged[-1] ^= 1
-    data.write_bytes(damaged)
-    (weights,) = [v for v in savedmodel.read(folder).variables if v.name == "w"]
-    with pytest.raises(FormatError, match="checksum"):
-        list(weights.chunks())
-
-
-def test_calls_in_a_circle(folder):
-    from savedmodel.protos import schema
-
-    proto = schema.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
-    for function in proto.meta_graphs[0].graph_def.library.function:
-        for node in function.node_def:
-            if node.op == "StatefulPartitionedCall":
-                node.attr["f"].func.name = function.signature.name
-    (folder / "saved_model.pb").write_bytes(proto.SerializeToString())
-    with pytest.raises(FormatError, match="call each other without end"):
-        savedmodel.read(folder)
 
 
 def test_a_session_graph_has_the_sizes_of_the_inputs(tmp_path):
@@ -95,20 +59,6 @@ def test_a_session_graph_has_the_sizes_of_the_inputs(tmp_path):
     write_proto(folder, proto.SerializeToString())
     specs = savedmodel.read(folder).default.input_specs
     assert {name: spec.shape for name, spec in specs.items()} == {"x": (0, "x_1"), "y": (3,)}
-
-
-def test_places_of_a_list_are_in_the_order_of_their_numbers(tmp_path):
-    params = [np.float32(number) for number in range(12)]
-    bridge.save(
-        lambda params, x: sum(params) + x,
-        tmp_path / "m",
-        params=params,
-        args="f32[]",
-        gradient_order=0,
-    )
-    read = savedmodel.read(tmp_path / "m")
-    assert [name for name, _ in read.params.children] == [str(number) for number in range(12)]
-    assert [read.variables[leaf.index].to_numpy() for _, leaf in read.params.children] == params
 
 
 def test_what_only_runs_before_a_call_is_no_operand(tmp_path):

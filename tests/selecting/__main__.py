@@ -1,6 +1,6 @@
 """`python -m tests.selecting COMMAND [ARGUMENT ...]`: some of the tests, with arguments of pytest.
 
-- `quick`: what notices most in 90 seconds.
+- `quick`: what notices most in 75 seconds.
 - `affected [--since COMMIT or FOLDER]`: what can see the difference, in three minutes.
 - `test`: all tests that take no longer than the limit, and the sentinels.
 - `part NUMBER`: a seventh of the others, that of a day when the number is that of the day.
@@ -30,7 +30,7 @@ from tests.selecting.selection import Selection, is_named
 from tests.selecting.sentinels import SENTINELS
 
 # Seconds of two processors, less what the start and the collection of two workers take.
-QUICK_SECONDS, AFFECTED_SECONDS = 100.0, 260.0
+QUICK_SECONDS, AFFECTED_SECONDS = 70.0, 260.0
 DAYS = 7
 _SHOWN = 10
 _TOGETHER = "tests/quick"

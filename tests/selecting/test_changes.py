@@ -63,15 +63,6 @@ def test_the_parts_that_differ(old, new, differs):
     assert changed_parts(MODULE, MODULE.replace(old, new)) == differs
 
 
-def test_a_file_that_is_new_or_gone():
-    names = {"math", "LIMIT", "TABLE", "inside", "Reader", "Reader.read", OTHER}
-    assert changed_parts("", MODULE) == changed_parts(MODULE, "") == names
-
-
-def test_a_file_that_is_no_python_differs():
-    assert OTHER in changed_parts(MODULE, "def (")
-
-
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
     monkeypatch.setattr(changes, "ROOT", tmp_path / "tree")
@@ -102,21 +93,6 @@ def test_a_constant_reaches_tables_and_other_files(tree):
     assert {"bridge/reading.py:inside", "bridge/reading.py:Reader.read"} <= found
     assert "bridge/other.py:far" in found
     assert "bridge/other.py:near" not in found
-
-
-def test_what_has_no_name_reaches_all_of_the_file(tree):
-    found = reached("bridge/reading.py", {OTHER})
-    assert {"bridge/reading.py:inside", "bridge/reading.py:Reader.read"} <= found
-
-
-def test_another_folder(tree, tmp_path):
-    (tmp_path / "old/bridge").mkdir(parents=True)
-    (tmp_path / "old/.gitignore").touch()
-    (tmp_path / "old/bridge/reading.py").write_text("LIMIT = 3\n")
-    (tmp_path / "old/bridge/gone.py").write_text("x = 1\n")
-    texts = changed_texts(earlier_state(str(tmp_path / "old")))
-    assert texts.keys() == {"bridge/reading.py", "bridge/other.py", "bridge/gone.py"}
-    assert texts["bridge/gone.py"] == ("x = 1\n", "")
 
 
 def _git(tree, *arguments):
@@ -151,9 +127,3 @@ def test_a_commit(tree):
     assert text_before("bridge/new.py") == "y = 1\n"
     assert text_before("nowhere") == ""
     assert changed_texts(earlier_state("")).keys() == {"bridge/reading.py", "bridge/new.py"}
-
-
-def test_no_commit_and_no_folder(tree):
-    _git(tree, "init", "-b", "main")
-    with pytest.raises(SystemExit, match="'nowhere' is no folder, and no commit"):
-        changed_texts(earlier_state("nowhere"))

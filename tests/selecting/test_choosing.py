@@ -46,17 +46,6 @@ def test_the_file_of_tests_of_a_module(test, path, expected):
     assert mirrors(test, path) is expected
 
 
-def test_the_tests_beside_the_code_come_first_and_then_those_that_execute_little():
-    measured = _measurements(
-        other=(0.1, "save.py:f"),
-        save=(0.1, "save.py:f"),
-        all=(0.1, "save.py:f save.py:g save.py:h load.py:f"),
-        none=(0.1, "load.py:f"),
-    )
-    chosen = choose(measured, {"bridge/save.py:f": 1.0}, 10)
-    assert _names(chosen) == ["save", "other", "all"]
-
-
 def test_each_function_is_noticed_before_one_is_noticed_again():
     measured = _measurements(a=(1, "a.py:f"), a__2=(1, "a.py:f"), b=(1.2, "b.py:g"))
     weights = {"bridge/a.py:f": 1.0, "bridge/b.py:g": 1.0}
@@ -81,28 +70,6 @@ def test_a_changed_function():
     assert left_out == 1
 
 
-def test_what_is_preferred_is_noticed_first():
-    measured = _measurements(a=(1, "a.py:f"), b=(1, "b.py:f"))
-    texts = {f"bridge/{name}.py": ("", "def f(): pass") for name in "ab"}
-    found = affected_by(texts, measured)
-    found.prefer(affected_by({"bridge/b.py": texts["bridge/b.py"]}, measured))
-    assert _names(choose_affected(found, measured, 1.5)[0]) == ["b"]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "tests"),
-    [
-        ("def test_a(): pass", "def test_a(): f()", {"tests/x/test_y.py::test_a"}),
-        ("x = 1", "x = 2", {"tests/x/test_y.py"}),
-        ("x = 1", "", set()),
-        ("x = 1", "x = 1  # one", set()),
-    ],
-)
-def test_changed_tests(before, after, tests):
-    texts = {"tests/x/test_y.py": (before, after)}
-    assert affected_by(texts, Measurements({}, {})).tests == tests
-
-
 @pytest.mark.parametrize(
     ("path", "tests"),
     [
@@ -115,12 +82,6 @@ def test_other_changed_files(path, tests):
     found = affected_by({path: ("1", "2")}, Measurements({}, {})).tests
     assert tests <= found
     assert len(found) < 5
-
-
-def test_a_function_that_no_test_executes():
-    texts = {"bridge/saving/parameters.py": ("", "def new(): pass")}
-    found = affected_by(texts, Measurements({}, {}))
-    assert "tests/bridge/saving/test_parameters.py" in found.tests
 
 
 def test_without_measurements_the_nearest_tests_of_what_imports_a_file_run():
@@ -136,27 +97,6 @@ def test_a_test_has_its_day_whatever_else_is_measured():
     assert sum(map(len, files)) == 30
     more = in_parts(names | {f"tests/test_long_{n}.py::test_it" for n in range(60)}, 7)
     assert all({*some} <= {*all_} for some, all_ in zip(parts, more, strict=True))
-
-
-def test_no_part_takes_much_longer_than_the_others():
-    seconds = slow()
-    totals = [sum(seconds[name] for name in part) for part in in_parts(seconds, 7)]
-    assert max(totals) < 1.5 * sum(totals) / 7
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("tests/a/test_b.py::test_c[x[0]-y]", True),
-        ("tests/a/test_b.py::test_c", True),
-        ("tests/a/test_b.py", True),
-        ("tests/a", True),
-        ("tests/a/test_b.py::test", False),
-        ("tests/a/test_b", False),
-    ],
-)
-def test_a_name_stands_for_what_is_below_it(name, expected):
-    assert is_named("tests/a/test_b.py::test_c[x[0]-y]", {name}) is expected
 
 
 def test_a_selection_is_read_as_it_was_written(tmp_path, monkeypatch):

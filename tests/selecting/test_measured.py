@@ -12,7 +12,7 @@ import pytest
 
 from tests.policy.source import ROOT
 from tests.selecting import executed, measured
-from tests.selecting.measured import Measured, Measurements, merge, read_records
+from tests.selecting.measured import Measured, read_records
 
 TEST = "tests/bridge/test_save.py::test_a"
 
@@ -61,11 +61,6 @@ def test_the_files_say_what_was_measured(records, tmp_path, monkeypatch):
     assert durations == {TEST: 3.0, f"{TEST}[1]": 2.5}
 
 
-def test_what_is_measured_anew_comes_into_the_place_of_the_old(records):
-    new = Measurements({TEST: Measured(9.0, frozenset(), ())}, {})
-    assert merge(records, new).seconds() == {TEST: 9.0, f"{TEST}[1]": 4.0}
-
-
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python has no sys.monitoring")
 def test_a_process_records_what_it_executes(tmp_path):
     program = f"""
@@ -83,12 +78,6 @@ from xla_call_module.platforms import *
     found = {(r["child"], f) for r in map(json.loads, lines) for f in r.get("functions", ())}
     assert (TEST, "xla_call_module/platforms.py:") in found
     assert (TEST, "xla_call_module/lazy_names.py:load_lazily") in found
-
-
-def test_every_test_that_is_long_has_been_measured():
-    """The two files are of one run."""
-    durations = measured.read_durations(measured.DURATIONS.read_text())
-    assert durations.keys() <= measured.read().tests.keys()
 
 
 def test_tests_of_files_that_are_gone_are_left_out():

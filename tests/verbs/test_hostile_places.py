@@ -18,12 +18,12 @@ import bridge.serving
 import savedmodel
 from bridge.core import npz_file
 from bridge.diff import diff
-from bridge.exporting.parameter_files import read_parameters
 from bridge.retarget import retarget
 from bridge.serving.signatures import read_signatures
 from bridge.verifying.trials import read_trials, write_trials
 from savedmodel.files.assets import PUBLICATION_FILE, WARMUP_FILE
 from savedmodel.manifest import MANIFEST_FILE, compare_manifest
+from tests.bridge.exporting.parameters import read_parameters
 from tests.bridge.serving import conftest as batch_model
 from tests.bridge.serving.conftest import PARAMS
 from tests.fuzzing.reading import time_limit

@@ -19,7 +19,7 @@ def _of(package, names):
 _MODULES = _of(
     "xla_call_module",
     "_autograph _jax allowance analyses call checks descriptions dimensions dtypes errors exported "
-    "exported_bytes exported_fields flags linalg mlir_files node passes platforms pytrees "
+    "exported_fields flags linalg mlir_files node passes platforms pytrees "
     "shape_checks shardings size_polynomials stablehlo symbolic_shapes tracebacks versions",
 )
 _VALUES = {"savedmodel"} | _of(

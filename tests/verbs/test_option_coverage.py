@@ -60,7 +60,7 @@ TESTED = {
         "gradient_order platform inputs outputs verify overwrite",
         "tests/bridge/litert/test_conversion_verify.py": "tolerance",
         "tests/bridge/litert/test_quantization.py": "quantize calibration",
-        "tests/bridge/litert/worker/test_state_variables.py": "updates state",
+        "tests/bridge/litert/test_state_variables.py": "updates state",
     },
     "save_onnx": {
         TABLES: "model path params gradient_order external_data platform inputs outputs",
@@ -77,7 +77,7 @@ TESTED = {
         "gradient_order platform inputs outputs verify",
         "tests/bridge/litert/test_conversion_verify.py": "tolerance",
         "tests/bridge/litert/test_quantization.py": "quantize calibration",
-        "tests/bridge/litert/worker/test_state_variables.py": "updates state",
+        "tests/bridge/litert/test_state_variables.py": "updates state",
     },
     "to_onnx": {
         "tests/bridge/onnx/test_onnx_model_saving.py": "exported params gradient_order opset "

@@ -14,9 +14,8 @@ from jax import export
 import bridge
 from bridge.retarget import retarget
 from savedmodel.read import read, read_proto
-from xla_call_module.checks import PLATFORM, SHAPE_ASSERTIONS, DisabledCheck
+from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck
 from xla_call_module.errors import StructureError
-from xla_call_module.exported import from_exported
 from xla_call_module.node import OP, decode_node
 from xla_call_module.versions import parse_release
 
@@ -82,16 +81,6 @@ class TestShapeAssertions:
         _assert_derivatives(
             _derivatives(WAYS[way](bridge.convert(exported, disabled_checks=OFF)), TWO)
         )
-
-    def test_a_function_that_is_exported_here(self):
-        options = {"polymorphic_shapes": "b", "polymorphic_constraints": ["b >= 4"]}
-        run = tf.function(
-            bridge.convert(_at_least_four, **options, disabled_checks=OFF), input_signature=UNKNOWN
-        )
-        assert run(TWO).numpy() == np.sum(TWO.numpy() ** 3)
-        run = tf.function(bridge.convert(_at_least_four, **options), input_signature=UNKNOWN)
-        with pytest.raises(tf.errors.InvalidArgumentError, match=REFUSED):
-            run(TWO)
 
     def test_in_a_file(self, loaded):
         folder, disabled = loaded
@@ -557,13 +546,6 @@ class TestWhatAFileSaysOfWrongShapes:
 
 
 class TestOptions:
-    def test_checks_add_up(self, exported):
-        own = export.export(
-            jax.jit(jnp.sin), disabled_checks=[export.DisabledSafetyCheck.platform()]
-        )(1.0)
-        call = from_exported(own, disabled_checks=["shape_assertions", PLATFORM])
-        assert call.disabled_checks == (PLATFORM, SHAPE_ASSERTIONS)
-
     @pytest.mark.parametrize("check", ["shape_assertion", DisabledCheck])
     def test_an_unknown_one(self, check, exported, tmp_path):
         for refuse in (

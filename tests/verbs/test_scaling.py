@@ -23,7 +23,6 @@ from xla_call_module._jax import parse_artifact, serialize_artifact
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.stablehlo.modules import open_module, read_main
-from xla_call_module.stablehlo.unique_names import UniqueNames
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 SIZE = 24
@@ -276,18 +275,6 @@ def test_many_calls_of_what_jax_lowers_once():
         return lambda: lower_call(call)
 
     assert superlinear(lower, size=8) == []
-
-
-def test_many_names_that_are_the_same():
-    def take(count):
-        def action():
-            names = UniqueNames(ignore_case=True)
-            taken = [names.take(name) for _ in range(count) for name in ("a", "A", "b")]
-            assert len({name.lower() for name in taken}) == len(taken)
-
-        return action
-
-    assert superlinear(take, size=100) == []
 
 
 def test_results_that_are_zero_in_a_function_that_main_calls(exported):

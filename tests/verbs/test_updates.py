@@ -10,10 +10,7 @@ import pytest
 import tensorflow as tf
 
 import bridge
-from savedmodel.protos.schema import SignatureDef
 from savedmodel.read import read
-from tests.bridge.c_programs import build, encode_request, encode_text, run_in_c
-from tests.bridge.pytrees import read_meta_graph
 
 pytest.importorskip("flax.nnx")
 pytest.importorskip("equinox")
@@ -178,39 +175,6 @@ def test_the_same_in_a_session(run):
             feed = {definition.inputs[n].name: value for n, value in zip(names, args, strict=True)}
             got = session.run({k: info.name for k, info in definition.outputs.items()}, feed)
             run.check(i, got, session.run(variables))
-
-
-def _steps_in_c(run):
-    """The calls of an idiom as a program in C has them, and after each the state that it saves."""
-    meta = read_meta_graph(run.path)
-    nodes = {node.name: node for node in meta.graph_def.node}
-    handles = [node.attr for node in nodes.values() if node.op == "VarHandleOp"]
-    names = [attr["shared_name"].s.decode() for attr in handles]
-    look = SignatureDef()
-    for position, (name, attr) in enumerate(zip(names, handles, strict=True)):
-        tensor = nodes["save/SaveV2"].input[3 + position]
-        info = look.outputs[name]
-        info.name, info.dtype = tensor if ":" in tensor else f"{tensor}:0", attr["dtype"].type
-    for i in range(STEPS):
-        key, args = run.idiom.calls(i)
-        definition = meta.signature_def[key]
-        feeds = dict(zip(sorted(definition.inputs), map(np.asarray, args), strict=True))
-        place = "" if i else str(run.path)
-        yield encode_text(place) + encode_request(definition, feeds), sorted(definition.outputs)
-        yield encode_text("") + encode_request(look, {}), sorted(look.outputs)
-
-
-def test_the_same_in_a_program_in_c(runs, tmp_path):
-    """Of all idioms one after another, in one process."""
-    all_runs = [runs(name) for name in models.IDIOMS]
-    requests, names = zip(*(step for run in all_runs for step in _steps_in_c(run)), strict=True)
-    answers = iter(run_in_c(build("load_and_run", tmp_path), tmp_path, requests, names))
-    for run in all_runs:
-        for i in range(STEPS):
-            (error, outputs), (none, state) = next(answers), next(answers)
-            assert error == none == ""
-            run.check(i, outputs, [state[name] for name in sorted(state)])
-    assert not [*answers]
 
 
 def test_a_greedy_decode_has_the_tokens_of_jax(tmp_path):

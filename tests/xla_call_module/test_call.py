@@ -11,7 +11,7 @@ import pytest
 from jax import export
 
 from xla_call_module import CallModule, TensorSpec, from_exported
-from xla_call_module.call import bind_symbols, read_artifact_version
+from xla_call_module.call import bind_symbols
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import (
     DtypeError,
@@ -28,10 +28,6 @@ FLOAT = dtype_from_name("float32", where="x")
 def call():
     args = jax.ShapeDtypeStruct((2,), "float32"), jax.ShapeDtypeStruct((), "int32")
     return from_exported(export.export(jax.jit(lambda x, n: x * n))(*args))
-
-
-def _spec(*shape):
-    return TensorSpec(shape, FLOAT, "args[0]")
 
 
 def _call(module, *shapes):
@@ -57,16 +53,6 @@ def test_platforms(call, platforms):
 def test_calling_conventions(call, version):
     with pytest.raises(VersionError, match=rf"convention {version}; understood are 6 to 10"):
         dataclasses.replace(call, version=version)
-
-
-def test_properties(call):
-    assert [str(spec) for spec in call.operands] == ["float32[2]", "int32[]"]
-    assert dataclasses.replace(call, kept=(1,)).operands == call.args[1:]
-    assert not call.has_platform_index
-    assert dataclasses.replace(call, platforms=("cpu", "tpu")).has_platform_index
-    assert call.symbols == ()
-    assert call.stablehlo_version == read_artifact_version(call.module) >= (1, 0, 0)
-    assert _call(call.module, ("b", 3), None, ("floordiv(seq, 2)",)).symbols == ("b", "seq")
 
 
 @pytest.mark.parametrize(
@@ -97,13 +83,6 @@ def test_a_module_that_is_no_artifact(call, module):
 )
 def test_a_spec_round_trips(spec):
     assert TensorSpec.from_json(spec.to_json(), where="here") == spec
-
-
-def test_a_spec_as_text():
-    assert [str(_spec(2, "b")), str(_spec())] == ["float32[2,b]", "float32[]"]
-    assert str(TensorSpec(None, FLOAT, "args[0]")) == "float32[...]"
-    assert _spec(2, "b").static_shape == (2, None)
-    assert TensorSpec(None, FLOAT, "args[0]").static_shape is None
 
 
 @pytest.mark.parametrize(

@@ -76,13 +76,6 @@ class TestWhatItSays:
         assert [str(spec) for spec in call.results] == ["int32[]", "float32[batch,2]"]
         assert (call.kept, call.symbols) == ((0, 1, 2, 3), ("batch",))
 
-    def test_the_rest(self, exported):
-        call = from_exported(exported)
-        assert call.module == exported.mlir_module_serialized
-        assert call.version == exported.calling_convention_version
-        assert (call.platforms, call.nr_devices, call.uses_shardy) == (("cpu",), 1, False)
-        assert (call.disabled_checks, call.function_list) == ((), ())
-
     def test_checks_and_platforms(self):
         checks = [
             export.DisabledSafetyCheck.platform(),
@@ -184,11 +177,6 @@ class TestWhatCannotRun:
             from_exported(export_of(spectrum, jnp.eye(2)))
         checks = _allowing("lapack_sgeev_ffi")
         assert from_exported(export_of(spectrum, jnp.eye(2), checks=checks)).name == "spectrum"
-
-    def test_a_library_call_with_a_portable_form_is_not_refused(self):
-        assert (
-            b"lapack_spotrf_ffi" in from_exported(export_of(jnp.linalg.cholesky, jnp.eye(2))).module
-        )
 
     def test_static_data_that_cannot_be_written(self):
         class Pair:

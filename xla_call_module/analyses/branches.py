@@ -130,13 +130,9 @@ def _evaluate(value: Any, known: _Known) -> int | None:
         return number
 
     arrays = {value: np.asarray(number) for value, number in known.items()}
-    numbers = ConstantValues(arrays, names=_FOLLOWED, evaluate=follow, fits=_is_scalar)
+    numbers = ConstantValues(arrays, names=_FOLLOWED, evaluate=follow, fits=lambda shape: not shape)
     found = numbers.of(value)
     return int(found) if found is not None and found.dtype.kind in "iu" else None
-
-
-def _is_scalar(shape: Sequence[int | None]) -> bool:
-    return not shape
 
 
 def _branch(case: Any, index: int) -> Any:

@@ -37,7 +37,6 @@ class ModuleShardings:
     """The shardings that a module states.
 
     Attributes:
-        nr_devices: the number of devices that it is for.
         arguments: the sharding of each argument but the platform index; None where it says nothing,
             or nothing that this package has a value for.
         results: the sharding of each result; None as above.

@@ -12,7 +12,6 @@ spmd_partitioner.cc, `SPMDFullToShardShape`.
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 from xla_call_module.call import CallModule
@@ -42,13 +41,12 @@ def operation_of_several_devices(call: CallModule, module: Any) -> str:
     return ""
 
 
-def check_one_device(call: CallModule, module: Any = None, *, is_alone: bool = True) -> None:
+def check_one_device(call: CallModule, *, is_alone: bool = True) -> None:
     """Refuse a call that does not run on one device."""
     if call.nr_devices < 2:
         return
-    opened = open_module(call.module) if module is None else contextlib.nullcontext(module)
-    with opened as parsed:
-        alone = operation_of_several_devices(call, parsed)
+    with open_module(call.module) as module:
+        alone = operation_of_several_devices(call, module)
     if alone:
         here = "TensorFlow runs it on one device"
         runs = f"load its file with bridge.load(path, mesh=...) over {call.nr_devices} devices"

@@ -141,10 +141,6 @@ def _is_magnitude(value: Any) -> bool:
     return True
 
 
-def _is_logical_shift(operation: Any) -> bool:
-    return bool(operation.name == "stablehlo.shift_right_logical")
-
-
 # The faults by name: what the converter does, as a part of a sentence.
 FAULTS: Mapping[str, str] = {
     "branch in a loop": "branches inside of loops take other values than theirs",
@@ -160,5 +156,5 @@ _PREDICATES: Mapping[str, Callable[[Any], bool]] = {
     "dilated convolution": _is_dilated,
     "infinity": _is_of_infinity,
     "remainder": _is_remainder,
-    "logical shift": _is_logical_shift,
+    "logical shift": lambda operation: bool(operation.name == "stablehlo.shift_right_logical"),
 }

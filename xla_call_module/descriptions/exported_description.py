@@ -69,20 +69,12 @@ class ExportedDescription:
     """All fields of an `Exported` but its module and its VJP.
 
     Attributes:
-        fun_name: the name of the Python function.
         in_tree: the structure of `(args, kwargs)`.
-        out_tree: the structure of the results.
-        in_avals: the flat arguments.
-        out_avals: the flat results.
         in_shardings: the sharding of each argument; None where it is left open.
-        out_shardings: the sharding of each result.
         constraints: those of the scope of all symbolic dimensions, such as `b >= 4`, in its order.
-        nr_devices: the number of devices that it was lowered for.
         platforms: the platforms in the order of the platform index; JAX's names.
         ordered_effects: the types of the ordered effects, as `module.name`.
-        unordered_effects: the types of the unordered effects.
         disabled_checks: `platform` and `custom_call:TARGET`, in its order.
-        calling_convention_version: the calling convention of its module.
         kept: indices of the arguments that the module takes, ascending.
         uses_global_constants: whether its module has symbolic sizes or a platform index.
         device: the kind of devices of the meshes of its shardings; None where that is not said.
@@ -153,7 +145,6 @@ class SerializedExported:
     """The content of JAX's own serialization of an `Exported`: also the module and the VJPs.
 
     Attributes:
-        description: all other fields.
         module: the StableHLO portable artifact; empty where it was taken out.
         vjp: its VJP; None where it was serialized without one.
         version: the version of the serialization, which is 2 or 3 for all up to 11.

@@ -97,10 +97,6 @@ def _potrf(attributes: Attributes, matrix: jax.Array) -> Arrays:
     return jnp.where(np.tril(ones) if lower else np.triu(ones), factor, matrix), info
 
 
-def _getrf(_: Attributes, matrix: jax.Array) -> Arrays:
-    return factorizations.lu(matrix)
-
-
 def _geqrf(_: Attributes, matrix: jax.Array) -> Arrays:
     return (*factorizations.householder_qr(matrix), jnp.int32(0))
 
@@ -243,7 +239,7 @@ def _inner_axis(attributes: Attributes) -> tuple[int, int]:
 # LAPACK's names have a letter for the dtype, and its Hermitian routines another name.
 _LAPACK = {
     "potrf": Routine((2,), _potrf),
-    "getrf": Routine((2,), _getrf),
+    "getrf": Routine((2,), lambda _, matrix: factorizations.lu(matrix)),
     "geqrf": Routine((2,), _geqrf),
     "geqp3": Routine((2, 1), _geqp3),
     "orgqr": Routine((2, 1), _orgqr),

@@ -20,7 +20,6 @@ The way of the data:
 - `residuals.py` makes of a forward and a backward pass the call and the VJP that they are of.
 - `retargeting.py` is the last step: which version of StableHLO a release reads, and the error where
   there is none. `obstacles.py` tells which releases run a call as it stands.
-- `constant_result.py` gives a call a further result, which is always true.
 - `remeshing.py` rewrites the module of an `Exported` for a mesh of other sizes.
 
 To add a pass:

@@ -191,14 +191,10 @@ def _divides_by_sizes(module: Any) -> bool:
     """
     return any(
         operation.name in _DIVISIONS
-        and _is_of_integers(operation)
+        and isinstance(ir.ShapedType(operation.results[0].type).element_type, ir.IntegerType)
         and not _is_constant(operation.operands[1])
         for operation in walk(module)
     )
-
-
-def _is_of_integers(operation: Any) -> bool:
-    return isinstance(ir.ShapedType(operation.results[0].type).element_type, ir.IntegerType)
 
 
 def _is_constant(value: Any) -> bool:

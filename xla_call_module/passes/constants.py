@@ -18,7 +18,7 @@ import numpy as np
 
 from xla_call_module._jax import dense_elements, ir
 from xla_call_module.call import TensorSpec
-from xla_call_module.dtypes import DTYPES
+from xla_call_module.dtypes import DTYPES, Array
 from xla_call_module.errors import StructureError
 from xla_call_module.passes.module_pass import ModulePass, ParsedCall
 from xla_call_module.stablehlo.elements import read_elements
@@ -37,7 +37,6 @@ class Constant:
 
     Attributes:
         type: the tensor type as StableHLO writes it, such as `tensor<1000x1000xf32>`.
-        bytes: the number of bytes of its elements.
         location: the line of the Python source that it comes from.
     """
 
@@ -123,7 +122,7 @@ def _hoist(parsed: ParsedCall, *, from_bytes: int, known: Container[str]) -> Par
     return dataclasses.replace(hoisted, constants=values)
 
 
-def restore_constants(value_of: Callable[[str], np.ndarray[Any, Any]]) -> ModulePass:
+def restore_constants(value_of: Callable[[str], Array]) -> ModulePass:
     """Return the pass that stores the hoisted constants of a call in its module again.
 
     Running it raises a `StructureError` where a value has another dtype or shape than the module
@@ -138,7 +137,7 @@ def restore_constants(value_of: Callable[[str], np.ndarray[Any, Any]]) -> Module
     )
 
 
-def _restore(parsed: ParsedCall, *, value_of: Callable[[str], np.ndarray[Any, Any]]) -> ParsedCall:
+def _restore(parsed: ParsedCall, *, value_of: Callable[[str], Array]) -> ParsedCall:
     call, main = parsed.call, find_main(parsed.module)
     first = len(call.args) - len(call.hoisted)
     block = main.regions[0].blocks[0]
@@ -154,7 +153,7 @@ def _restore(parsed: ParsedCall, *, value_of: Callable[[str], np.ndarray[Any, An
     return parsed.rewritten(args=call.args[:first], kept=kept, hoisted=())
 
 
-def _write(value: np.ndarray[Any, Any], argument: Any, spec: TensorSpec) -> Any:
+def _write(value: Array, argument: Any, spec: TensorSpec) -> Any:
     """Write a constant at the start of the argument's block, and return its result."""
     if value.dtype != spec.dtype.numpy or value.shape != spec.shape:
         raise StructureError(
@@ -222,7 +221,7 @@ def _bytes_of(operation: Any) -> int:
     return math.prod(dim or 0 for dim in type_.shape) * itemsize
 
 
-def key_of(value: np.ndarray[Any, Any]) -> str:
+def key_of(value: Array) -> str:
     """Return the key of a constant: a hash of its elements, dtype and shape."""
     digest = hashlib.sha256(f"{value.dtype}{value.shape}".encode())
     digest.update(np.ascontiguousarray(value).view(np.uint8).data)

@@ -7,9 +7,35 @@ from xla_call_module.call import CallModule
 from xla_call_module.passes.module_pass import ModulePass, ParsedCall
 from xla_call_module.passes.retargeting import describe_version, version_for
 from xla_call_module.stablehlo.attributes import read_changes, write_changes
+from xla_call_module.stablehlo.modules import walk
+from xla_call_module.stablehlo.rewriting import run_passes
 from xla_call_module.versions import Release
 
 _BEFORE = ("platforms", "linear_algebra", "constants", "gspmd", "composites", "mhlo_calls")
+_UNKNOWN = "loc(unknown)"
+
+
+def _violation(parsed: ParsedCall) -> str:
+    located = (op for op in walk(parsed.module) if str(op.location) != _UNKNOWN)
+    first = next(located, None)
+    return "" if first is None else f"{first.name} has a source location"
+
+
+def _drop(parsed: ParsedCall) -> ParsedCall:
+    run_passes(parsed.module, "strip-debuginfo")
+    return parsed.rewritten()
+
+
+# The VJP of an `Exported` is traced when it is asked for, so its locations are the caller's files
+# and lines, which would make the bytes of a file depend on who writes it. The passes of this file
+# are no entry of `CallModule.changes`: the module computes the same in the same way.
+DROP_LOCATIONS = ModulePass(
+    name="locations",
+    ensures="no operation has a source location",
+    violation=_violation,
+    rewrite=_drop,
+    requires=("int8_products", *_BEFORE),
+)
 
 
 def _return(parsed: ParsedCall) -> ParsedCall:
@@ -17,7 +43,6 @@ def _return(parsed: ParsedCall) -> ParsedCall:
     return parsed.rewritten(function_list=(), functions=())
 
 
-# It is no entry of `CallModule.changes`: the module computes the same in the same way.
 RETURN_FUNCTIONS = ModulePass(
     name="tensorflow_functions",
     ensures="a call of a TensorFlow function holds the function itself",

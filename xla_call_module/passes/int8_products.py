@@ -12,7 +12,6 @@ from typing import Any
 
 from xla_call_module._jax import ir
 from xla_call_module.analyses.branches import operations_on
-from xla_call_module.call import CallModule
 from xla_call_module.passes.module_pass import ModulePass, ParsedCall
 from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.bytecode import mentions
@@ -21,10 +20,6 @@ from xla_call_module.stablehlo.modules import tensor_type, walk
 _PRODUCT = "stablehlo.dot_general"
 _CUDA = "cuda"
 _MULTIPLE = 4
-
-
-def _may_apply(call: CallModule) -> bool:
-    return _CUDA in call.platforms and mentions(call.module, [b"dot_general"])
 
 
 def _violation(parsed: ParsedCall) -> str:
@@ -83,5 +78,5 @@ WIDEN_INT8_PRODUCTS = ModulePass(
     violation=_violation,
     rewrite=_widen,
     requires=("platforms", "linear_algebra"),
-    may_apply=_may_apply,
+    may_apply=lambda call: _CUDA in call.platforms and mentions(call.module, [b"dot_general"]),
 )

@@ -12,15 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from xla_call_module.call import CallModule
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import ArgumentError
-from xla_call_module.stablehlo.modules import (
-    open_context,
-    parse_module,
-    serialize_module,
-)
+from xla_call_module.stablehlo.modules import open_context, parse_module, serialize_module
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +33,7 @@ class ParsedCall:
 
     call: CallModule
     module: Any
-    constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    constants: Mapping[str, Array] = field(default_factory=dict)
     is_rewritten: bool = False
 
     def rewritten(self, change: str = "", *, module: Any = None, **fields: Any) -> ParsedCall:
@@ -89,12 +84,7 @@ class ModulePass:
 
 @dataclass(frozen=True, slots=True)
 class UnparsedCall:
-    """A call that is made once its module is parsed, such as that of an `Exported`.
-
-    Attributes:
-        module: the portable artifact.
-        make: returns the call of the parsed module.
-    """
+    """A call that is made once its module is parsed, such as that of an `Exported`."""
 
     module: bytes
     make: Callable[[Any], CallModule]

@@ -49,7 +49,6 @@ class Obstacle:
     """The reason why a release does not run a call as it stands.
 
     Attributes:
-        release: the release.
         reason: the operation, version of StableHLO or calling convention that it does not take.
         operation: the operation that has no older form or that the release refuses, with its source
             line; empty where only a version is in the way, and where that was not looked for.

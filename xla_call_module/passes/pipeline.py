@@ -13,18 +13,15 @@ import dataclasses
 import enum
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from xla_call_module.analyses.readable import is_read_as_written
 from xla_call_module.call import CallModule
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError
 from xla_call_module.passes.asserting import read_shape_check
 from xla_call_module.passes.constants import hoist_constants
-from xla_call_module.passes.exported_form import RETURN_FUNCTIONS, note_changes
+from xla_call_module.passes.exported_form import DROP_LOCATIONS, RETURN_FUNCTIONS, note_changes
 from xla_call_module.passes.int8_products import WIDEN_INT8_PRODUCTS
-from xla_call_module.passes.locations import DROP_LOCATIONS
 from xla_call_module.passes.module_pass import (
     ModulePass,
     ParsedCall,
@@ -35,10 +32,7 @@ from xla_call_module.passes.module_pass import (
 )
 from xla_call_module.passes.obstacles import oldest_release
 from xla_call_module.passes.older_forms import forms_for
-from xla_call_module.passes.retargeting import (
-    label_for,
-    serialize_for,
-)
+from xla_call_module.passes.retargeting import label_for, serialize_for
 from xla_call_module.shape_checks import ShapeCheck
 from xla_call_module.versions import Release, parse_release
 
@@ -93,7 +87,7 @@ class Prepared:
     """
 
     calls: tuple[CallModule, ...]
-    constants: Mapping[str, np.ndarray[Any, Any]]
+    constants: Mapping[str, Array]
     releases: tuple[Release | None, ...] = ()
     shape_check: ShapeCheck | None = None
 

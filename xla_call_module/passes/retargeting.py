@@ -51,7 +51,6 @@ class Need:
     """An operation with a feature that some releases read and do not run.
 
     Attributes:
-        feature: the feature that some releases lack.
         what: the name of the operation, and the part of it that some releases do not run.
         operation: the operation, which is valid while its module lives.
     """

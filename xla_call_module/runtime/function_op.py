@@ -7,11 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from xla_call_module._tf import (
-    function_body,
-    graph_operation_maker,
-    stop_recording,
-)
+from xla_call_module._tf import function_body, graph_operation_maker, stop_recording
 from xla_call_module.call import CallModule
 from xla_call_module.checks import SHAPE_ASSERTIONS
 from xla_call_module.node import (

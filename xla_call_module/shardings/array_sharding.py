@@ -37,7 +37,6 @@ class Sharding:
         order: the device of each tile; of a maximal one the device.
         subgroups: the kinds of the last axes of `tiles`, which split nothing: `replicated`,
             `manual` or `unreduced`.
-        elements: the shardings in a tuple.
         memory: the kind of memory, such as `pinned_host`; empty for the device's own.
         placement: the same sharding by the names of the mesh's axes, where they are known.
     """

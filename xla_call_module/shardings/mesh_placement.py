@@ -21,7 +21,6 @@ class MeshAxis:
 
     Attributes:
         name: the name; empty where it is not known.
-        size: the number of devices along it.
         kind: `auto`, `explicit` or `manual`, as `jax.sharding.AxisType`.
     """
 
@@ -96,7 +95,6 @@ class Placement:
     """An array on the axes of a mesh.
 
     Attributes:
-        mesh: the mesh that it lies on.
         dims: the axes that split each dimension; those after the last are whole.
         replicated: the axes that the partitioner must not split it along.
         unreduced: the axes along which each device has a summand of it.

@@ -63,7 +63,6 @@ class Main:
     Attributes:
         args: the types of the array arguments, without the platform index.
         names: the names that the Python function has for them, from the source locations; or empty.
-        results: the types of the results.
         zeros: for each result whether it is a constant zero, broadcast or reshaped at most.
         has_platform_index: whether argument 0 is the platform index.
     """

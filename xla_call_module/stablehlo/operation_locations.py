@@ -7,13 +7,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from xla_call_module._jax import ir, location_kind
 from xla_call_module.stablehlo.attributes import callee_of, symbol_name
 from xla_call_module.tracebacks import is_internal_file
 
 UNKNOWN_PLACE = "an unknown place"
+
+
+class Frame(NamedTuple):
+    """A frame of the user's program.
+
+    Attributes:
+        file: the path of the file.
+        line: the number of the line.
+        function: the name of the function; empty if it is unknown.
+    """
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
 
 
 def describe_location(operation: Any, callers: Mapping[str, str] | None = None) -> str:
@@ -33,14 +50,14 @@ def describe_location(operation: Any, callers: Mapping[str, str] | None = None) 
     if operation.name == "stablehlo.constant":
         used = (use.owner for use in operation.results[0].uses)
         frames = (frame for user in used for frame in _frames(user.location))
-        if frame := next(frames, ""):
-            return frame
+        if used_at := next(frames, None):
+            return str(used_at)
     frame, function = _frame_around(operation)
     if not frame and function.name == "func.func":
         if callers is None:
             callers = places_of_callers(function.parent)
         frame = callers.get(symbol_name(function), "")
-    return frame or _name_of(operation.location) or UNKNOWN_PLACE
+    return frame or location_name(operation) or UNKNOWN_PLACE
 
 
 def places_of_callers(module: Any) -> dict[str, str]:
@@ -71,31 +88,38 @@ def _frame_around(operation: Any) -> tuple[str, Any]:
     """Return the innermost frame of an operation, or of one around it, and its function."""
     function = ancestor = operation
     while ancestor is not None:
-        if frame := next(_frames(ancestor.location), ""):
-            return frame, function
+        if found := first_frame(ancestor.location):
+            return str(found), function
         if ancestor.name == "func.func":
             function = ancestor
         ancestor = ancestor.parent
     return "", function
 
 
-def _frames(location: Any) -> Iterator[str]:
-    """Return the lines in a location, the innermost frame first."""
-    pending = [location]
+def first_frame(location: Any) -> Frame | None:
+    """Return the innermost frame of a location; None if it has none."""
+    return next(_frames(location), None)
+
+
+def _frames(location: Any) -> Iterator[Frame]:
+    """Return the frames in a location, the innermost first."""
+    pending = [(location, "")]
     while pending:
-        here = pending.pop()
+        here, name = pending.pop()
         match location_kind(here):
             case "file" if not is_internal_file(here.filename):
-                yield f"{here.filename}:{here.start_line}"
+                yield Frame(here.filename, here.start_line, name)
             case "name":
-                pending.append(here.child_loc)
+                pending.append((here.child_loc, here.name_str))
             case "callsite":
-                pending += [here.caller, here.callee]
+                pending += [(here.caller, ""), (here.callee, "")]
             case "fused":
-                pending += reversed(list(here.locations))
+                pending += [(one, "") for one in reversed(list(here.locations))]
 
 
-def _name_of(location: Any) -> str:
+def location_name(operation: Any) -> str:
+    """Return the name in the location of an operation or an argument; empty if it has none."""
+    location = operation.location
     return str(location.name_str) if location_kind(location) == "name" else ""
 
 
@@ -106,7 +130,7 @@ def describe_primitive(operation: Any) -> str:
     one of those places behind it. A name in front of a file's is that of a Python function.
     """
     location = operation.location
-    scope, _, primitive = _name_of(location).rpartition("/")
+    scope, _, primitive = location_name(operation).rpartition("/")
     if not re.fullmatch(r"\w+", primitive):
         return ""
     return "" if not scope and location_kind(location.child_loc) == "file" else primitive
@@ -129,6 +153,5 @@ def argument_name(argument: Any, functions: Mapping[str, Any]) -> str:
 
 
 def _own_name(argument: Any) -> str:
-    location = argument.location
-    name = _name_of(location)
-    return "" if not name or location_kind(location.child_loc) else name
+    name = location_name(argument)
+    return "" if not name or location_kind(argument.location.child_loc) else name

@@ -111,7 +111,6 @@ class _ManualComputation:
 
     Attributes:
         function: the function, which is called nowhere else.
-        call: its call.
         to_local: the custom call whose results are the operands; None where there are none.
         to_global: the custom call whose operands are the results; None where there are none.
     """

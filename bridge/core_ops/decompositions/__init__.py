@@ -11,13 +11,12 @@ retracing.py            a call traced under a table of rules, and exported again
 complex_pairs.py        complex numbers as pairs of arrays; complex_functions.py has the formulas
 fourier_products.py     Fourier transforms as products of matrices
 random_bits.py          the generators of XLA as arithmetic of integers
-composed_operations.py  operations that JAX has no primitive for, as lifting composes them
 narrow_types.py         integers of few bits and small floats in wider dtypes
 one_device.py           collectives and shardings, which do nothing there
 control_flow.py         loops and branches over pairs of arrays
 
 To add a decomposition: where the rule of lifting composes an operation of others already, its name
-in `composed_operations.py`. Otherwise a file with a `Decomposition`, which says what it replaces,
+in `COMPOSED_OPERATIONS`. Otherwise a file with a `Decomposition`, which says what it replaces,
 and the rules (`table_with`), which take an operation of lifting or a subclass of it; and its place
 in `DECOMPOSITIONS` of each target that needs it (`bridge/onnx/decomposed_call.py`,
 `bridge/litert/lowering/call_lowering.py`). One that replaces element types has a `Boundary`, where

@@ -22,7 +22,6 @@ class ComplexParts:
     """An array of complex numbers, as two arrays.
 
     Attributes:
-        real: the real parts.
         imag: the imaginary parts, of the same dtype.
     """
 
@@ -72,10 +71,6 @@ def _add(left: ComplexParts, right: ComplexParts) -> ComplexParts:
     return ComplexParts(left.real + right.real, left.imag + right.imag)
 
 
-def _subtract(left: ComplexParts, right: ComplexParts) -> ComplexParts:
-    return ComplexParts(left.real - right.real, left.imag - right.imag)
-
-
 def _divide(left: ComplexParts, right: ComplexParts) -> ComplexParts:
     scale = jnp.maximum(jnp.abs(right.real), jnp.abs(right.imag))
     is_zero = scale == 0
@@ -106,17 +101,13 @@ def _exponential_minus_one(value: ComplexParts) -> ComplexParts:
     return ComplexParts(real, (more + 1) * lax.sin(value.imag))
 
 
-def _angle(value: ComplexParts) -> Any:
-    return lax.atan2(value.imag, value.real)
-
-
 def _logarithm(value: ComplexParts) -> ComplexParts:
     size = absolute(value)
     # Near 1 the absolute value has lost what its logarithm is made of.
     more = (value.real - 1) * (value.real + 1) + value.imag * value.imag
     near = lax.log1p(more) * _like(size, 0.5)
     is_near = (size > _like(size, 0.5)) & (size < 2)
-    return ComplexParts(jnp.where(is_near, near, lax.log(size)), _angle(value))
+    return ComplexParts(jnp.where(is_near, near, lax.log(size)), lax.atan2(value.imag, value.real))
 
 
 def _logarithm_plus_one(value: ComplexParts) -> ComplexParts:
@@ -228,10 +219,6 @@ def absolute(value: ComplexParts) -> Any:
     return jnp.where((total != total) & (large != np.inf), total, size)
 
 
-def _negate(value: ComplexParts) -> ComplexParts:
-    return ComplexParts(-value.real, -value.imag)
-
-
 # Of the operands of the operation of StableHLO that has the name.
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "abs": absolute,
@@ -245,13 +232,13 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "log_plus_one": _logarithm_plus_one,
     "logistic": _logistic,
     "multiply": multiply,
-    "negate": _negate,
+    "negate": lambda value: ComplexParts(-value.real, -value.imag),
     "power": _power,
     "rsqrt": _reciprocal_square_root,
     "sign": _sign,
     "sine": _sine,
     "sqrt": _square_root,
-    "subtract": _subtract,
+    "subtract": lambda left, right: ComplexParts(left.real - right.real, left.imag - right.imag),
     "tan": _tangent,
     "tanh": _hyperbolic_tangent,
 }

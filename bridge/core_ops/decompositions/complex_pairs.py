@@ -220,10 +220,6 @@ def _real(op: _PairedOperation) -> Any:
     return _as_complex(op.array(0)).real
 
 
-def _imag(op: _PairedOperation) -> Any:
-    return _as_complex(op.array(0)).imag
-
-
 def _function(name: str) -> Lift:
     function = FUNCTIONS[name]
     return lambda op: function(*map(_as_complex, op.arrays))
@@ -246,7 +242,7 @@ _OWN: Mapping[str, Lift] = {
     "compare": _compare,
     "complex": _complex,
     "convert": _convert,
-    "imag": _imag,
+    "imag": lambda op: _as_complex(op.array(0)).imag,
     "real": _real,
     "reduce": _reduce,
     "sort": _sort,
@@ -311,7 +307,6 @@ COMPLEX_AS_PAIRS = Decomposition(
         to_array=_as_parts,
     ),
     elements=frozenset({"complex<f32>", "complex<f64>"}),
-    needs=frozenset({"f32", "f64", "i1"}),
     boundary=Boundary(
         dtype=_part_dtype,
         shape=lambda shape, dtype: (*shape, 2) if dtype.kind == "c" else tuple(shape),

@@ -8,16 +8,13 @@ from dataclasses import dataclass
 
 from bridge.core_ops.decompositions import control_flow, one_device
 from bridge.core_ops.decompositions.retracing import Boundary, Locations, retrace
-from bridge.core_ops.module_contents import ModuleContents
+from bridge.core_ops.stablehlo_operation import ModuleContents
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from xla_call_module.call import CallModule, TensorSpec, read_artifact_version
 from xla_call_module.dtypes import Array, dtype_from_name
 from xla_call_module.exported import from_exported
-from xla_call_module.stablehlo.modules import (
-    open_module,
-    serialize_module,
-)
+from xla_call_module.stablehlo.modules import open_module, serialize_module
 
 # The boundary of a decomposition that leaves arguments and results as they are.
 SAME_ARRAYS = Boundary(
@@ -54,13 +51,8 @@ class Decomposition:
     """Operations or elements of StableHLO that are replaced by other ones.
 
     Attributes:
-        name: the subject, for messages.
         table: the rules, which are those of lifting for all that stays as it is.
-        operations: the names of the operations that it replaces.
-        custom_calls: the targets of the custom calls that it replaces.
         elements: the element types that it replaces, by MLIR's names.
-        needs: the element types that the result may have although the module has none of them.
-        boundary: the form of arguments and results.
         is_wide: whether the rules compute with dtypes of 64 bits.
     """
 
@@ -69,7 +61,6 @@ class Decomposition:
     operations: frozenset[str] = frozenset()
     custom_calls: frozenset[str] = frozenset()
     elements: frozenset[str] = frozenset()
-    needs: frozenset[str] = frozenset()
     boundary: Boundary = SAME_ARRAYS
     is_wide: bool = False
 
@@ -155,3 +146,14 @@ def _stored(spec: TensorSpec, boundary: Boundary) -> TensorSpec:
     return dataclasses.replace(
         spec, shape=shape, dtype=dtype_from_name(dtype.name, where=spec.path)
     )
+
+
+# Operations of older modules, for which JAX has no primitive, as their rules in `bridge.lifting`
+# compose them.
+COMPOSED_OPERATIONS = Decomposition(
+    name="composed operations",
+    table=table_with({}, target="operations that JAX has primitives for"),
+    operations=frozenset(
+        f"stablehlo.batch_norm_{name}" for name in ("grad", "inference", "training")
+    ),
+)

@@ -202,5 +202,4 @@ FOURIER_AS_PRODUCTS = Decomposition(
         target="products of matrices",
     ),
     operations=frozenset({"stablehlo.fft"}),
-    needs=frozenset({"f32", "f64"}),
 )

@@ -8,7 +8,7 @@ once, at their end; XLA rounds some sums of floats on the way.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -384,27 +384,21 @@ def _is_narrow(op: _StoredOperation) -> bool:
 _PLAIN = table_with({}, target="wider dtypes")
 
 
-def narrow_types_in_wider(elements: Sequence[str]) -> Decomposition:
-    """Return the decomposition of some of the `NARROW_TYPES`, by MLIR's names."""
-    return Decomposition(
-        name="narrow types",
-        table=dataclasses.replace(
-            _PLAIN,
-            rules={name: _narrow_rule(name, rule) for name, rule in _PLAIN.rules.items()},
-            custom_calls={
-                name: LiftingRule(_fitting(rule.lift, _always), rule.attributes)
-                for name, rule in _PLAIN.custom_calls.items()
-            },
-            operation=_StoredOperation,
-            to_array=_stored,
-        ),
-        elements=frozenset(elements),
-        needs=frozenset({"f32", "f64", "i1", "i8", "i32", "ui8"}),
-        is_wide=True,
-    )
-
-
-NARROW_TYPES_IN_WIDER = narrow_types_in_wider(tuple(NARROW_TYPES))
+NARROW_TYPES_IN_WIDER = Decomposition(
+    name="narrow types",
+    table=dataclasses.replace(
+        _PLAIN,
+        rules={name: _narrow_rule(name, rule) for name, rule in _PLAIN.rules.items()},
+        custom_calls={
+            name: LiftingRule(_fitting(rule.lift, _always), rule.attributes)
+            for name, rule in _PLAIN.custom_calls.items()
+        },
+        operation=_StoredOperation,
+        to_array=_stored,
+    ),
+    elements=frozenset(NARROW_TYPES),
+    is_wide=True,
+)
 
 
 _PRECISION = 53  # bits of a float64, with the one that is not stored

@@ -168,5 +168,4 @@ RANDOM_BITS_AS_INTEGERS = Decomposition(
     ),
     operations=frozenset({"stablehlo.rng", "stablehlo.rng_bit_generator"}),
     custom_calls=frozenset(_CUSTOM_CALLS),
-    needs=frozenset({"i1", "ui32", "ui64"}),
 )

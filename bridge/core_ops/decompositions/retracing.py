@@ -57,7 +57,6 @@ class ParameterArray(StructuredArray):
 
     Attributes:
         traced: the argument as JAX traces it.
-        elements: the elements.
     """
 
     traced: Any

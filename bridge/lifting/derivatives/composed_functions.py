@@ -160,6 +160,12 @@ _OF_LAX: Mapping[str, tuple[int, frozenset[str]]] = {
     "erf_inv": (1, frozenset({"log_plus_one", "select", "sqrt"})),
     "erfc": (1, frozenset({"abs", "divide", "exponential", "select"})),
     "lgamma": (1, frozenset({"floor", "log_plus_one", "sine"})),
+    # Of complex numbers.
+    "cos": (1, frozenset({"complex", "cosine", "exponential_minus_one", "sine"})),
+    "log": (1, frozenset({"atan2", "complex", "log"})),
+    "log1p": (1, frozenset({"atan2", "complex", "log_plus_one", "sqrt"})),
+    "sin": (1, frozenset({"complex", "cosine", "exponential_minus_one", "sine"})),
+    "sqrt": (1, frozenset({"complex", "imag", "real", "sqrt"})),
     "polygamma": (2, frozenset({"floor", "power", "remainder"})),
     "sinh": (1, frozenset({"exponential_minus_one", "log", "select"})),
 }

@@ -13,8 +13,8 @@ computes its result by functions of JAX whose operations LiteRT has kernels for.
 To add an operation: a function `_name(op)` in the file of its family, and its place in the `RULES`
 there; `kept(rule)` where elements are only moved, and `moved(rule)` where results are computed,
 which rounds them to the dtype of the module. What LiteRT cannot express exactly:
-`op.refuse("reason", "what to do instead")`. `check(function, *arrays)` of
-`tests/bridge/litert/checking.py` says that JAX and LiteRT agree.
+`op.refuse("reason", "what to do instead")`. `python -m tests.operations NAME --target LiteRT` says
+whether JAX and LiteRT agree.
 """
 
 from __future__ import annotations

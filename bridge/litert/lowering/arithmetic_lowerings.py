@@ -9,13 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bridge.lifting.elementwise_primitives import COMPARISONS, negative_power, total_order
+from bridge.lifting.elementwise_primitives import COMPARISONS, negative_power
 from bridge.lifting.elementwise_primitives import RULES as OF_JAX
 from bridge.lifting.lifted_operation import Lift, LiftingRule
+from bridge.lifting.sorting_primitives import total_order
 from bridge.litert.lowering import bit_operations as bits
 from bridge.litert.lowering import elementary_lowerings
 from bridge.litert.lowering.lowered_operation import LoweredOperation, rounded
 from bridge.litert.lowering.storage_dtypes import integer_bits
+from xla_call_module.dtypes import Array
 from xla_call_module.stablehlo.attributes import comparison_direction
 
 _STEPS = 4  # of 22 bits each, to divide 64
@@ -271,10 +273,6 @@ def _as_bits_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(f"int{integer_bits(dtype)}") if integer_bits(dtype) else dtype
 
 
-def _is_finite(op: LoweredOperation) -> Any:
-    return jnp.abs(op.array(0)) < np.inf
-
-
 def _power(op: LoweredOperation) -> Any:
     base, exponent = op.arrays
     logical = op.logical_dtype()
@@ -323,7 +321,7 @@ def _multiply(op: LoweredOperation) -> Any:
     return jnp.logical_and(left, right) if op.logical_dtype().kind == "b" else left * right
 
 
-def _is_all(known: np.ndarray[Any, Any] | None, number: float) -> bool:
+def _is_all(known: Array | None, number: float) -> bool:
     """Return whether a constant repeats a number."""
     return known is not None and bool((known == number).all())
 
@@ -358,7 +356,7 @@ RULES = {
     "stablehlo.convert": LiftingRule(_convert),
     "stablehlo.count_leading_zeros": LiftingRule(_count_zeros),
     "stablehlo.divide": LiftingRule(_divide),
-    "stablehlo.is_finite": LiftingRule(_is_finite),
+    "stablehlo.is_finite": LiftingRule(lambda op: jnp.abs(op.array(0)) < np.inf),
     "stablehlo.map": OF_JAX["stablehlo.map"],
     "stablehlo.maximum": LiftingRule(_extreme(lax.max, jnp.logical_or)),
     "stablehlo.minimum": LiftingRule(_extreme(lax.min, jnp.logical_and)),

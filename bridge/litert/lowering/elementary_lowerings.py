@@ -54,10 +54,6 @@ def negative(value: Any) -> Any:
     return value * np.float32(-1)
 
 
-def _tangent(value: Any) -> Any:
-    return sine(value) / cosine(value)
-
-
 def exponential_minus_one(value: Any) -> Any:
     """Return exp(x) - 1, of small numbers by 2 t / (1 - t) with t = tanh(x / 2)."""
     half = jnp.tanh(value * np.float32(0.5))
@@ -131,5 +127,5 @@ RULES = {
     "stablehlo.rsqrt": _of(reciprocal_square_root),
     "stablehlo.sine": _of(sine),
     "stablehlo.sqrt": _of(square_root),
-    "stablehlo.tan": _of(_tangent),
+    "stablehlo.tan": _of(lambda value: sine(value) / cosine(value)),
 }

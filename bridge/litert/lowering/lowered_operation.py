@@ -15,11 +15,8 @@ from bridge.lifting.known_values import LiftedValue
 from bridge.lifting.lifted_operation import Lift, LiftedOperation
 from bridge.litert.lowering.bit_operations import low_bits
 from bridge.litert.lowering.float_rounding import round_to_byte
-from bridge.litert.lowering.storage_dtypes import (
-    integer_bits,
-    storage_dtype,
-    to_storage,
-)
+from bridge.litert.lowering.storage_dtypes import integer_bits, storage_dtype, to_storage
+from xla_call_module.dtypes import Array
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import tensor_type
 
@@ -66,14 +63,14 @@ class LoweredOperation(LiftedOperation):
         """Return the dtype of one operand in the module."""
         return element_dtype(tensor_type(str(self.raw.operands[index].type)).element)
 
-    def known(self, index: int) -> np.ndarray[Any, Any] | None:
+    def known(self, index: int) -> Array | None:
         """Return the constant that an operand is, or repeats; None for what is computed.
 
         The number that is repeated to a symbolic shape is a scalar.
         """
         return known_of(self.raw.operands[index], self.operands[index], self.around)
 
-    def known_of_maker(self, index: int, name: str) -> list[np.ndarray[Any, Any] | None]:
+    def known_of_maker(self, index: int, name: str) -> list[Array | None]:
         """Return the constants among the operands of what makes an operand, if it has a name."""
         maker = maker_of(self.raw.operands[index])
         if maker is None or maker.name != name:
@@ -104,9 +101,7 @@ def maker_of(value: Any) -> Any:
     return getattr(value.owner, "operation", None)
 
 
-def known_of(
-    raw: Any, value: LiftedValue, around: Mapping[Any, LiftedValue]
-) -> np.ndarray[Any, Any] | None:
+def known_of(raw: Any, value: LiftedValue, around: Mapping[Any, LiftedValue]) -> Array | None:
     """Return the constant that a value of a module is, or repeats."""
     if isinstance(value, np.ndarray):
         return value

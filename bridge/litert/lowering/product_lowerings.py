@@ -152,8 +152,6 @@ class _Convolution:
         padding: what is put before and after the array, or taken away.
         base_dilation: how far elements of the array are apart.
         dilation: how far elements of a window are apart.
-        groups: how many groups of features there are.
-        batch_groups: how many groups of the batch there are.
     """
 
     strides: tuple[int, ...]

@@ -11,12 +11,7 @@ import numpy as np
 from jax import lax
 
 from bridge.lifting.lifted_operation import LiftingRule
-from bridge.lifting.reduction_primitives import (
-    counts_along,
-    fold_pairwise,
-    is_identity,
-    reducer_of,
-)
+from bridge.lifting.reduction_primitives import counts_along, fold_pairwise, is_identity, reducer_of
 from bridge.litert.lowering.arithmetic_lowerings import is_unsigned, unsigned_order
 from bridge.litert.lowering.lowered_operation import LoweredOperation
 from bridge.litert.lowering.sorting_lowerings import taken_along

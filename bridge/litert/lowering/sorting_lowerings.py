@@ -11,11 +11,14 @@ from jax import lax
 
 from bridge.core._jax import is_certain
 from bridge.lifting.custom_call_primitives import COMPOSITES as OF_JAX
-from bridge.lifting.elementwise_primitives import total_order
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.reduction_primitives import counts_along
 from bridge.lifting.sorting_primitives import CUSTOM_CALLS as OF_JAX_CALLS
-from bridge.lifting.sorting_primitives import approximation_settings, compared_direction
+from bridge.lifting.sorting_primitives import (
+    approximation_settings,
+    compared_direction,
+    total_order,
+)
 from bridge.litert.lowering import bit_operations as bits
 from bridge.litert.lowering.arithmetic_lowerings import is_unsigned, unsigned_order
 from bridge.litert.lowering.indexing_lowerings import take_rows

@@ -69,15 +69,6 @@ def at_boundary(array: Array) -> Array:
     return array.astype(boundary_dtype(array.dtype))
 
 
-def from_boundary(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Return what a model takes or returns in the dtype that it has in the module."""
-    if dtype.kind != "c":
-        return array.astype(dtype)
-    numbers = np.empty(array.shape[:-1], dtype)  # 1j * infinity has a part that is NaN
-    numbers.real, numbers.imag = array[..., 0], array[..., 1]
-    return numbers
-
-
 def to_storage(value: LiftedValue) -> Any:
     """Return a value of a module as the model has it: constants in their storage dtype."""
     if not isinstance(value, np.ndarray):

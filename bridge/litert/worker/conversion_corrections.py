@@ -22,7 +22,10 @@ _NEVER_BROADCAST = frozenset({
     "tfl.batch_matmul",
 })  # fmt: skip
 # Constants, and what repeats them.
-_CONSTANT = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.reshape"})
+_CONSTANT = frozenset({
+    "stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.dynamic_broadcast_in_dim",
+    "stablehlo.reshape",
+})  # fmt: skip
 # Types whose dtypes few kernels have.
 _NARROW = re.compile(r"x?(?:b?f16|u?i8|u?i16|ui32)>")
 _BARRIER = "stablehlo.optimization_barrier"
@@ -129,7 +132,8 @@ def _is_misread(operation: Any, operand: Any) -> bool:
 def _without_zero(product: Any) -> Any:
     """Return a product, and of a product with 0 the difference of the other operand and itself.
 
-    The converter takes such a product for 0, which that with NaN or infinity is not.
+    The converter takes such a product for 0, which that with NaN or infinity is not, and makes
+    a constant without elements of it where its size is known only when a model runs.
     """
     for zero, other in ((0, 1), (1, 0)):
         if _is_zero(product.operands[zero]):
@@ -149,14 +153,14 @@ def _replaced(operation: Any, name: str, operands: Sequence[Any]) -> Any:
 
 
 def _is_zero(value: Any) -> bool:
-    """Return whether a value is a constant whose only element is the 0 of floats."""
+    """Return whether a value is a constant whose only element is 0."""
     while not isinstance(value.owner, ir.Block):
         if value.owner.name == "stablehlo.constant":
             elements = ir.DenseElementsAttr(value.owner.attributes["value"])
             if not elements.is_splat:
                 return False
             number = elements.get_splat_value()
-            return isinstance(number, ir.FloatAttr) and float(number.value) == 0
+            return isinstance(number, ir.FloatAttr | ir.IntegerAttr) and float(number.value) == 0
         if value.owner.name not in _CONSTANT:
             return False
         value = value.owner.operands[0]

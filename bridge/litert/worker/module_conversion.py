@@ -18,17 +18,8 @@ from bridge.litert.worker.conversion_corrections import prevent_misreadings, res
 from bridge.litert.worker.dynamic_sizes import lower_dynamic_sizes
 from bridge.litert.worker.implicit_broadcasts import leave_out_broadcasts
 from bridge.litert.worker.loop_outlining import name_arguments, nested_operations, outline_loops
-from bridge.litert.worker.model_execution import (
-    describe_model,
-    missing_kernel,
-    with_resource_types,
-)
-from bridge.litert.worker.state_variables import (
-    ENTRY,
-    EXPORTED_NAMES,
-    has_first_values,
-    keep_state,
-)
+from bridge.litert.worker.model_execution import describe_model, missing_kernel, with_resource_types
+from bridge.litert.worker.state_variables import ENTRY, EXPORTED_NAMES, has_first_values, keep_state
 from bridge.litert.worker.tensor_copies import separate_results
 
 _PREFIX = "jax_tf_bridge."

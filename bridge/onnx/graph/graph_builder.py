@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bridge.graphs import nodes
-from bridge.graphs.tensor_graph import TensorGraph
+from bridge.graphs.tensor_graph import Inputs, Results, TensorGraph
 from bridge.graphs.values import Value, constant_array
 from bridge.onnx.graph import kernels, loop_nodes, pooling, wide_integers
 from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET, DIV_MUL_FUSION_DTYPES
@@ -54,11 +54,7 @@ class Graph(TensorGraph):
         return False
 
     def nodes_of(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
-        **attributes: Any,
+        self, op_type: str, inputs: Inputs, results: Results, **attributes: Any
     ) -> list[Value]:
         """Return the results of an operation, in a wider dtype where there is no kernel."""
         alike, alike_results = kernels.typed_alike(op_type, self.opset, len(inputs), len(results))
@@ -138,11 +134,7 @@ class Graph(TensorGraph):
         return made.broadcast_to(value.shape)
 
     def _replaced(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
-        attributes: Mapping[str, Any],
+        self, op_type: str, inputs: Inputs, results: Results, attributes: Mapping[str, Any]
     ) -> list[Value] | None:
         if op_type == "Div":
             dividend, divisor = inputs

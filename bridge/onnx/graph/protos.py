@@ -67,7 +67,7 @@ class _Writer:
     def uses(self, node: Node) -> Iterator[str]:
         """Yield every value that a node takes, or that a graph in it takes from outside."""
         yield from (self.names.get(name, name) for name in node.inputs)
-        for body in _bodies(node):
+        for body in (value for value in node.attributes.values() if isinstance(value, Graph)):
             for inner in self.live_in(body):
                 yield from self.uses(inner)
             yield from (self.names.get(r.reference, r.reference) for r in body.results)
@@ -127,10 +127,6 @@ class _Writer:
             outputs.append(helper.make_tensor_value_info(output, elem_type(result.dtype), shape))
         inputs = [_value_info(i.name, i.dtype, i.shape) for i in body.inputs]
         return helper.make_graph(messages, name, inputs, outputs)
-
-
-def _bodies(node: Node) -> Iterator[Graph]:
-    return (value for value in node.attributes.values() if isinstance(value, Graph))
 
 
 def to_tensor(name: str, array: Array) -> TensorProto:

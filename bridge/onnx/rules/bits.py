@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core_ops.stablehlo_operation import Emit, Operation, Rule
+from bridge.core_ops.elementary import bits_of, shift_rule, unsigned
+from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.folding import MAX_BYTES
 from bridge.graphs.values import Value, constant_array, of_array
@@ -25,45 +26,21 @@ from xla_call_module.dtypes import Array
 from xla_call_module.size_polynomials import numbers_of, product
 
 
-def _bits_of(value: Value) -> int:
-    return 8 * value.dtype.itemsize
-
-
-def _unsigned(graph: Graph, value: Value) -> Value:
-    """The same bits as an unsigned integer, such as BitShift takes."""
-    return nodes.cast(graph, value, f"uint{_bits_of(value)}")
-
-
 def shift(graph: Graph, value: Value, amount: int, direction: str) -> Value:
     """An unsigned integer, shifted `LEFT` or `RIGHT` by fewer bits than it has."""
     return nodes.elementwise(graph, "BitShift", value, amount, direction=direction)
 
 
-def _shift(direction: str) -> Emit:
-    """Return the rule of a shift that brings in zeros, alone if it is by all bits or more."""
-
-    def emit(graph: Graph, op: Operation) -> Value:
-        value, amount = op.operands
-        bits, by = _unsigned(graph, value), _unsigned(graph, amount)
-        moved = nodes.elementwise(graph, "BitShift", bits, by, direction=direction)
-        if by.array is None or (by.array >= _bits_of(value)).any():
-            inside = nodes.elementwise(graph, "Less", by, _bits_of(value))
-            moved = nodes.where(graph, inside, moved, 0)
-        return nodes.cast(graph, moved, value.dtype)
-
-    return emit
-
-
 def _shift_right_arithmetic(graph: Graph, op: Operation) -> Value:
     """The sign comes in: what is negative is shifted as its complement, which is not."""
     value, amount = op.operands
-    signed = nodes.cast(graph, value, f"int{_bits_of(value)}")
-    by = _unsigned(graph, amount)
-    if by.array is None or (by.array > _bits_of(value) - 1).any():
-        by = nodes.elementwise(graph, "Min", by, _bits_of(value) - 1)
+    signed = nodes.cast(graph, value, f"int{bits_of(value)}")
+    by = unsigned(graph, amount)
+    if by.array is None or (by.array > bits_of(value) - 1).any():
+        by = nodes.elementwise(graph, "Min", by, bits_of(value) - 1)
     negative = nodes.elementwise(graph, "Less", signed, 0)
     complement = nodes.elementwise(graph, "BitwiseNot", signed)
-    natural = _unsigned(graph, nodes.where(graph, negative, complement, signed))
+    natural = unsigned(graph, nodes.where(graph, negative, complement, signed))
     moved = nodes.elementwise(graph, "BitShift", natural, by, direction="RIGHT")
     moved = nodes.cast(graph, moved, signed.dtype)
     result = nodes.where(graph, negative, nodes.elementwise(graph, "BitwiseNot", moved), moved)
@@ -72,12 +49,12 @@ def _shift_right_arithmetic(graph: Graph, op: Operation) -> Value:
 
 def _popcnt(graph: Graph, op: Operation) -> Value:
     (value,) = op.operands
-    return nodes.cast(graph, _count_ones(graph, _unsigned(graph, value)), value.dtype)
+    return nodes.cast(graph, _count_ones(graph, unsigned(graph, value)), value.dtype)
 
 
 def _count_ones(graph: Graph, value: Value) -> Value:
     """Count ones by sums of neighbouring groups of bits, twice as wide at each step."""
-    bits = _bits_of(value)
+    bits = bits_of(value)
     width = 1
     while width < bits:
         pattern = sum(((1 << width) - 1) << start for start in range(0, bits, 2 * width))
@@ -91,9 +68,9 @@ def _count_ones(graph: Graph, value: Value) -> Value:
 def _count_leading_zeros(graph: Graph, op: Operation) -> Value:
     """Count the zeros that are left when the highest one has been copied to all lower bits."""
     (value,) = op.operands
-    bits = _unsigned(graph, value)
+    bits = unsigned(graph, value)
     width = 1
-    while width < _bits_of(value):
+    while width < bits_of(value):
         bits = nodes.elementwise(graph, "BitwiseOr", bits, shift(graph, bits, width, "RIGHT"))
         width *= 2
     zeros = nodes.elementwise(graph, "BitwiseNot", bits)
@@ -414,9 +391,9 @@ def _with_exponent(graph: Graph, bits: Value, own: _Format, new: _Format) -> Val
 RULES = {
     "stablehlo.count_leading_zeros": Rule(_count_leading_zeros, expand=False),
     "stablehlo.popcnt": Rule(_popcnt, expand=False),
-    "stablehlo.shift_left": Rule(_shift("LEFT"), expand=False),
+    "stablehlo.shift_left": Rule(shift_rule("BitShift", direction="LEFT"), expand=False),
     "stablehlo.shift_right_arithmetic": Rule(_shift_right_arithmetic, expand=False),
-    "stablehlo.shift_right_logical": Rule(_shift("RIGHT"), expand=False),
+    "stablehlo.shift_right_logical": Rule(shift_rule("BitShift", direction="RIGHT"), expand=False),
     "stablehlo.bitcast_convert": Rule(_bitcast_convert, expand=False),
     "stablehlo.reduce_precision": Rule(
         _reduce_precision, ("exponent_bits", "mantissa_bits"), expand=False

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,8 +45,6 @@ class _Loop:
     """A loop whose body is being built.
 
     Attributes:
-        body: the graph of the body.
-        arguments: the arguments of the body.
         carried: the indices of the values that change from iteration to iteration.
         fixed: the values that the body does not change, by their index.
         counter: None where the loop does not count.
@@ -169,7 +166,6 @@ class _Scan:
     """A loop that may become a Scan.
 
     Attributes:
-        graph: the graph that the operations are added to.
         body: the body of the loop, whose first inputs are the iteration number and condition.
         rounds: the number of iterations; 0 where it is not known.
     """
@@ -277,7 +273,4 @@ def _taken(node: Node) -> Iterator[str]:
                 yield from _taken(inner)
 
 
-_choosing = partial(Rule)
-RULES = {
-    "stablehlo.while": _choosing(_while),
-}
+RULES = {"stablehlo.while": Rule(_while)}

@@ -9,25 +9,14 @@ import numpy as np
 
 from bridge.core_ops import elementary
 from bridge.core_ops.softmaxes import fuse_log_softmax
-from bridge.core_ops.stablehlo_operation import (
-    Emit,
-    Operation,
-    Rule,
-    identity,
-)
+from bridge.core_ops.stablehlo_operation import Emit, Operation, Rule, identity
 from bridge.graphs import nodes
-from bridge.graphs.size_arithmetic import compare_sizes, compute_sizes
 from bridge.graphs.values import Value
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.wide_integers import fits_in_32_bits
 from bridge.onnx.rules.bits import NOT_READ, in_total_order
 from bridge.onnx.rules.fusions import fuse_product, fuse_sum
 from xla_call_module.size_polynomials import lower_bound
-from xla_call_module.stablehlo.attributes import comparison_direction
-
-
-def _minimum(graph: Graph, op: Operation) -> Value:
-    return elementary.compute(graph, op, "Min", "And")
 
 
 def _fused(fuse: Callable[..., Value | None], op_type: str, of_bools: str) -> Emit:
@@ -43,13 +32,6 @@ def _fused(fuse: Callable[..., Value | None], op_type: str, of_bools: str) -> Em
 def _abs(graph: Graph, op: Operation) -> Value:
     (value,) = op.operands
     return value if value.is_unsigned else nodes.elementwise(graph, "Abs", value)
-
-
-def _negate(graph: Graph, op: Operation) -> Value:
-    (value,) = op.operands
-    if value.is_unsigned:
-        return nodes.elementwise(graph, "Sub", 0, value)
-    return nodes.elementwise(graph, "Neg", value)
 
 
 def _sign(graph: Graph, op: Operation) -> Value:
@@ -143,41 +125,20 @@ def _imag(graph: Graph, op: Operation) -> Value:
     return nodes.constant_like(value, 0).broadcast_to(value.shape)
 
 
-_ACCURACY = ("result_accuracy",)  # a permission to be less precise, of which no use is made
+def _total_order(graph: Graph, op: Operation, value: Value) -> Value:
+    key = in_total_order(graph, value)
+    if key is None:
+        op.refuse(*NOT_READ)
+    return key
 
 
-_COMPARISONS = {
-    "EQ": "Equal",
-    "GE": "GreaterOrEqual",
-    "GT": "Greater",
-    "LE": "LessOrEqual",
-    "LT": "Less",
-}
-_ORDERS = ("", "FLOAT", "NOTYPE", "SIGNED", "TOTALORDER", "UNSIGNED")
-
-
-def _compare(graph: Graph, op: Operation) -> Value:
-    direction = comparison_direction(op.raw)
-    known = compare_sizes(direction, op.operands)
-    if known is not None:
-        return known
-    left, right = op.operands
-    order = op.text("compare_type").split(" ")[-1].rstrip(">")
-    if order not in _ORDERS:
-        op.refuse(f"its order is {order}; known are {', '.join(filter(None, _ORDERS))}")
-    if order == "TOTALORDER" and left.is_float:
-        keys = [in_total_order(graph, value) for value in (left, right)]
-        if keys[0] is None or keys[1] is None:
-            op.refuse(*NOT_READ)
-        left, right = keys[0], keys[1]
-    if left.dtype == bool and direction not in ("EQ", "NE"):
-        left, right = (nodes.cast(graph, value, "uint8") for value in (left, right))
+def _compare(graph: Graph, direction: str, left: Value, right: Value) -> Value:
     are_computed = left.array is None and right.array is None
     if left.dtype == np.float16 and (are_computed or direction in ("EQ", "NE")):
         left, right = (_rounded(graph, value) for value in (left, right))
     if direction == "NE":
         return nodes.elementwise(graph, "Not", nodes.elementwise(graph, "Equal", left, right))
-    return nodes.elementwise(graph, _COMPARISONS[direction], left, right)
+    return nodes.elementwise(graph, elementary.COMPARISONS[direction], left, right)
 
 
 def _rounded(graph: Graph, value: Value) -> Value:
@@ -192,53 +153,34 @@ def _rounded(graph: Graph, value: Value) -> Value:
     return nodes.elementwise(graph, "Min", nodes.elementwise(graph, "Max", value, -np.inf), np.inf)
 
 
-def _select(graph: Graph, op: Operation) -> Value:
-    return nodes.where(graph, *op.operands)
-
-
-def _clamp(graph: Graph, op: Operation) -> Value:
-    low, value, high = op.operands
-    known = compute_sizes("maximum", [value, low])
-    raised = known or nodes.elementwise(graph, "Max", value, low)
-    known = compute_sizes("minimum", [raised, high])
-    return known or nodes.elementwise(graph, "Min", raised, high)
-
-
 # Operations that ONNX has with the same meaning.
 _SAME = {
     "ceil": "Ceil", "cosine": "Cos", "exponential": "Exp", "floor": "Floor", "log": "Log",
     "round_nearest_even": "Round", "sine": "Sin", "sqrt": "Sqrt", "tanh": "Tanh",
 }  # fmt: skip
 RULES = {
+    **elementary.RULES,
     **{
-        f"stablehlo.{name}": Rule(elementary.native(op_type), _ACCURACY, expand=False)
+        f"stablehlo.{name}": Rule(elementary.native(op_type), elementary.ACCURACY, expand=False)
         for name, op_type in _SAME.items()
     },
     "stablehlo.abs": Rule(_abs, expand=False),
     "stablehlo.add": Rule(_fused(fuse_sum, "Add", "Or"), expand=False),
-    "stablehlo.and": Rule(elementary.bitwise("And"), expand=False),
-    "stablehlo.cbrt": Rule(elementary.cbrt, _ACCURACY, expand=False),
     "stablehlo.exponential_minus_one": Rule(
-        _widened(_exponential_minus_one), _ACCURACY, expand=False
+        _widened(_exponential_minus_one), elementary.ACCURACY, expand=False
     ),
     "stablehlo.imag": Rule(_imag, expand=False),
     "stablehlo.is_finite": Rule(_is_finite, expand=False),
-    "stablehlo.log_plus_one": Rule(_widened(_log_plus_one), _ACCURACY, expand=False),
-    "stablehlo.logistic": Rule(_logistic, _ACCURACY, expand=False),
-    "stablehlo.maximum": Rule(elementary.maximum, expand=False),
-    "stablehlo.minimum": Rule(_minimum, expand=False),
+    "stablehlo.log_plus_one": Rule(_widened(_log_plus_one), elementary.ACCURACY, expand=False),
+    "stablehlo.logistic": Rule(_logistic, elementary.ACCURACY, expand=False),
     "stablehlo.multiply": Rule(_fused(fuse_product, "Mul", "And"), expand=False),
-    "stablehlo.negate": Rule(_negate, expand=False),
-    "stablehlo.not": Rule(elementary.bitwise("Not"), expand=False),
-    "stablehlo.or": Rule(elementary.bitwise("Or"), expand=False),
     "stablehlo.real": Rule(identity, expand=False),  # complex numbers are refused before
     "stablehlo.round_nearest_afz": Rule(elementary.round_half_away, expand=False),
-    "stablehlo.rsqrt": Rule(_rsqrt, _ACCURACY, expand=False),
+    "stablehlo.rsqrt": Rule(_rsqrt, elementary.ACCURACY, expand=False),
     "stablehlo.sign": Rule(_sign, expand=False),
     "stablehlo.subtract": Rule(_fused(fuse_log_softmax, "Sub", "Xor"), expand=False),
-    "stablehlo.tan": Rule(tan, _ACCURACY, expand=False),
+    "stablehlo.tan": Rule(tan, elementary.ACCURACY, expand=False),
     "stablehlo.xor": Rule(elementary.bitwise("Xor"), expand=False),
-    "stablehlo.clamp": Rule(_clamp, expand=False),
-    "stablehlo.compare": Rule(_compare, ("compare_type", "comparison_direction"), expand=False),
-    "stablehlo.select": Rule(_select, expand=False),
+    "stablehlo.compare": elementary.comparison(_total_order, _compare),
+    "stablehlo.select": Rule(lambda graph, op: nodes.where(graph, *op.operands), expand=False),
 }

@@ -7,18 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from bridge.core_ops.reductions import Reductions
-from bridge.core_ops.regions import (
-    in_lines,
-    may_be_empty,
-    shape_without,
-)
+from bridge.core_ops.regions import in_lines, may_be_empty, shape_without
 from bridge.core_ops.softmaxes import Reduction
 from bridge.graphs import layouts, nodes
 from bridge.graphs.values import Value, of_array
 from bridge.onnx.graph.graph_builder import Graph
-from xla_call_module.stablehlo.combiners import (
-    identity_of,
-)
+from xla_call_module.stablehlo.combiners import identity_of
 
 _OPERATIONS = {
     "add": "ReduceSum",

@@ -138,18 +138,3 @@ def test_such_a_loop_inside_of_a_function_is_refused():
     called = bridge.call_tf(tf.function(lambda x: tf.map_fn(tripled, x)), compiled=False)
     found = jax.grad(lambda x: called(x).sum())(X[0])
     np.testing.assert_allclose(found, 3.0 * X[0], rtol=1e-6)
-
-
-@pytest.mark.parametrize("begin", [lambda i: [i], lambda i: i[None] * 2 - i])
-def test_slices_that_start_at_an_argument_have_derivatives(begin):
-    called = bridge.call_tf(lambda x, i: tf.reduce_sum(tf.slice(x, begin(i), [2]) ** 2))
-    x, start = np.arange(5, dtype=np.float32), np.int32(1)
-    np.testing.assert_array_equal(jax.jit(jax.grad(called))(x, start), [0, 2, 4, 0, 0])
-    np.testing.assert_array_equal(jax.jvp(lambda x: called(x, start), (x,), (x,)), [5, 10])
-    gradients = jax.vmap(jax.grad(called), (None, 0))(x, np.int32([0, 3]))
-    np.testing.assert_array_equal(gradients, [[0, 2, 0, 0, 0], [0, 0, 0, 6, 8]])
-
-
-def test_slices_that_start_at_a_size_have_derivatives_of_all_orders():
-    called = bridge.call_tf(lambda x: tf.reduce_sum(tf.slice(x, tf.shape(x) - 2, [2]) ** 2))
-    np.testing.assert_array_equal(jax.hessian(called)(np.float32([1, 2, 3])), np.diag([0, 2, 2]))

@@ -15,17 +15,19 @@ from jax import export as jax_export
 
 import bridge
 import savedmodel
+from bridge.chains.exported_order import carried_by
+from bridge.chains.forward_and_backward import export_both, split_at_residuals
 from bridge.chains.orders import ChainOptions
-from bridge.chains.residuals import split_at_residuals
+from bridge.core._jax import without_results
 from tests.work import times_called
 from xla_call_module._jax import parse_artifact, serialize_artifact
-from xla_call_module.errors import StructureError, UnsupportedError
+from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.passes.module_pass import open_pair, run_passes
 from xla_call_module.passes.pipeline import Target, prepare, prepare_chain, retarget
 from xla_call_module.passes.residuals import DROP_RESIDUALS, join_residuals
 from xla_call_module.runtime.op import Op
-from xla_call_module.stablehlo.modules import open_module, walk
+from xla_call_module.stablehlo.modules import functions_of, open_module, walk
 
 W = np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)
 X = np.linspace(0.1, 1.3, 12).astype(np.float32).reshape(4, 3)
@@ -143,7 +145,9 @@ def split(exported):
     """The forward and the backward pass, and the two calls that they are of."""
     vjp = exported.vjp()
     calls = from_exported(exported), from_exported(vjp)
-    passes = split_at_residuals((exported, vjp), calls, ChainOptions())
+    passes = split_at_residuals(
+        exported, export_both(exported) or vjp, ChainOptions(), describe=carried_by
+    )
     return prepare_chain(passes, Target(portable_linalg=True)).calls, calls
 
 
@@ -204,9 +208,8 @@ def test_a_platform_index_of_other_bits_in_the_vjp(wide):
 
 def test_each_pass_is_parsed_and_serialized_once():
     exported = export(constant, "4")
-    vjp = exported.vjp()
-    calls = from_exported(exported), from_exported(vjp)
-    passes = split_at_residuals((exported, vjp), calls, ChainOptions())
+    both = export_both(exported)
+    passes = split_at_residuals(exported, both, ChainOptions(), describe=carried_by)
 
     def work():
         return prepare_chain(passes, Target(hoist_from=100))
@@ -385,8 +388,8 @@ def test_integers_and_float64(source, tmp_path):
         np.testing.assert_allclose(second, -12 * np.sin(2 * given), rtol=1e-13)
 
 
-def test_what_cannot_be_traced_again(tmp_path):
-    """A call of a program that only another process has; what was traced here is differentiated."""
+def test_a_program_that_another_process_has(tmp_path):
+    """JAX cannot trace the call again where only the artifact is there."""
 
     @jax.custom_vjp
     def foreign(x):
@@ -395,15 +398,47 @@ def test_what_cannot_be_traced_again(tmp_path):
     foreign.defvjp(lambda x: (foreign(x), jnp.cos(x)), lambda c, g: (c * g,))
     check = jax_export.DisabledSafetyCheck.custom_call("made_up")
     exported = jax_export.export(jax.jit(foreign), disabled_checks=[check])(X)
-    bridge.save(exported, tmp_path / "m", residuals=True)
-    forward, backward = savedmodel.read(tmp_path / "m").default.function.chain
-    assert forward.residual_results == backward.residual_args == 1
-    artifact = jax_export.deserialize(exported.serialize(vjp_order=1))
-    bridge.save(artifact, tmp_path / "whole")
-    with pytest.raises(
-        UnsupportedError, match=r"needs cannot be found in its module: .*made_up.*residuals=True"
-    ):
-        bridge.save(artifact, tmp_path / "n", residuals=True)
+    for source in (exported, jax_export.deserialize(exported.serialize(vjp_order=1))):
+        bridge.save(source, tmp_path / "m", residuals=True, overwrite=True)
+        forward, backward = savedmodel.read(tmp_path / "m").default.function.chain
+        assert forward.residual_results == backward.residual_args == 1
+        counts = [count_operations(call)["stablehlo.custom_call"] for call in (forward, backward)]
+        assert counts == [1, 0]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_definitions_of_composites_go_with_them(source):
+    """The backward pass has none where it has no composite."""
+
+    def composed(w, x):
+        return jax.scipy.special.erf(x @ w)
+
+    (_, backward), _ = split(export(composed, "b", source=source))
+    with open_module(backward.module) as module:
+        assert list(functions_of(module)) == ["main"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_random_bits_of_a_constant_key_are_handed_on(source):
+    """They are made in a loop, which takes longer than to read them."""
+
+    def dropped(w, x):
+        return jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, (2,)), jnp.sin(x @ w), 0)
+
+    (forward, backward), (primal, _) = split(export(dropped, "b", source=source))
+    ours, theirs = count_operations(forward), count_operations(primal)
+    assert ours["stablehlo.while"] == theirs["stablehlo.while"] > 0
+    assert count_operations(backward)["stablehlo.while"] == 0
+
+
+def test_the_vjp_is_described_as_jax_does():
+    """The program of results and gradients takes its place."""
+    exported = export(ruled, "b")
+    ours, theirs = without_results(export_both(exported), 1), exported.vjp()
+    same = {"mlir_module_serialized": b"", "_get_vjp": None}
+    ours, theirs = (dataclasses.replace(vjp, **same) for vjp in (ours, theirs))
+    assert ours == theirs
+    assert from_exported(export_both(exported)).args == from_exported(exported.vjp()).args
 
 
 def test_residuals_that_nothing_takes_are_dropped():

@@ -99,19 +99,6 @@ def test_outputs_have_gradients_at_the_state_before_the_step(written, way):
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
-def test_tensorflow_saves_the_state_again(written, tmp_path):
-    loaded = tf.saved_model.load(written)
-    loaded.train(tf.constant(X))
-    tf.saved_model.save(loaded, tmp_path / "again", signatures=dict(loaded.signatures))
-    again = tf.saved_model.load(tmp_path / "again")
-    for folder, model in ((tmp_path / "again", again), (written, tf.saved_model.load(written))):
-        loss = model.signatures["train"](x=tf.constant(X))["loss"]
-        new, outputs = bridge.load(folder).signatures["train"](X)
-        np.testing.assert_allclose(outputs["loss"], loss, rtol=1e-6)
-        assert new.keys() == PARAMS.keys()
-    assert _values(again)["count"] == 2
-
-
 def test_a_part_of_the_parameters_is_assigned(tmp_path):
     def apply(variables, x):
         mean = variables["stats"]["mean"]
@@ -238,14 +225,3 @@ def test_onnx_has_the_new_values_as_outputs(written, tmp_path):
     model = bridge.load(written).signatures["reset"].exported
     made = bridge.save_onnx(model, tmp_path / "m.onnx", params=PARAMS)
     assert [output.name for output in made.signatures[0].outputs] == ["count", "w"]
-
-
-def test_a_parameter_has_one_new_value(tmp_path):
-    def step(params, x):
-        new = params["w"]["a"] + x
-        return {"a": new}, new * 2
-
-    params = {"w": {"a": np.float32(1)}}
-    updates = {"w": 0, "w/a": 1}
-    with pytest.raises(StructureError, match="two new values for w/a, by updates="):
-        bridge.save(step, tmp_path / "m", params=params, args="f32[]", updates=updates)

@@ -11,13 +11,11 @@ from jax import export, lax
 
 import bridge
 import xla_call_module.exported
-from bridge import jax2tf
 from bridge.chains.exported_order import carried_by
 from bridge.exporting.lowering import argument_names
 from xla_call_module.analyses.readable import is_plain
-from xla_call_module.call import TensorSpec
 from xla_call_module.errors import PlatformError
-from xla_call_module.exported import from_exported, strip_exported
+from xla_call_module.exported import from_exported
 from xla_call_module.node import decode_node
 
 X = jax.ShapeDtypeStruct((4,), np.float32)
@@ -110,16 +108,6 @@ def test_what_runs_on_several_devices_only_is_refused_at_the_first_call():
         bridge.convert(gathered)(tf.ones(4))
 
 
-@KNOWN
-def test_zeros_are_known_where_the_module_is_read():
-    exported, names = _export(lambda x: (x * 2, jnp.zeros(3)), (X,), {})
-    zeros = [spec.is_zero for spec in from_exported(exported).results]
-    assert zeros == [False, True]
-    told = from_exported(exported, names=names).results
-    assert [type(spec) for spec in told] == [TensorSpec, TensorSpec]
-    assert [spec.is_zero for spec in told] == [False, False]
-
-
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_the_function_is_traced_once(wrapped):
     traced = []
@@ -147,34 +135,6 @@ def test_a_file_of_tensorflow_has_the_names_of_the_arguments(tmp_path):
 
 def _carried(function, *args):
     return carried_by(export.export(jax.jit(function), platforms=EVERYWHERE)(*args))
-
-
-def test_what_is_carried_is_what_jax_serializes():
-    wide = jax.ShapeDtypeStruct((5,), np.float32)
-    given = [(X,), (wide,), (X, X), ({"a": X},), (B,), (jax.ShapeDtypeStruct((4,), np.int32),)]
-    for args in given:
-
-        def named(*args):
-            return jax.tree.leaves(args)[0] * 2
-
-        for function in (named, lambda *args: jax.tree.leaves(args)[0]):
-            for platforms in (EVERYWHERE, ("cpu",)):
-                exported = export.export(jax.jit(function), platforms=platforms)(*args)
-                wanted = strip_exported(exported, allow_flat_trees=True)
-                assert carried_by(exported) == carried_by(exported) == wanted
-
-
-def test_what_is_carried_is_serialized_once_for_equal_functions(monkeypatch):
-    def plus(x):
-        return x + 1
-
-    first = _carried(plus, X)
-
-    def plus(x):
-        return x + 2
-
-    monkeypatch.setattr(export.Exported, "serialize", lambda *_: pytest.fail("it is known"))
-    assert _carried(plus, X) == first
 
 
 def test_a_tree_that_is_registered_later_is_carried():
@@ -205,18 +165,3 @@ def test_a_calling_convention_that_jax_refuses():
             bridge.convert(lambda x: x * 7)(tf.ones(4))
     finally:
         jax.config.update("jax_export_calling_convention_version", before)
-
-
-def test_the_drop_in_reads_no_module_of_a_plain_function(monkeypatch):
-    def refuse(artifact):
-        pytest.fail(f"a module of {len(artifact)} bytes is read")
-
-    monkeypatch.setattr(xla_call_module.exported, "open_module", refuse)
-    converted = jax2tf.convert(lambda x, unused: x * x * 5)
-
-    @tf.function(autograph=False)
-    def gradients(x, unused):
-        return tf.gradients(converted(x, unused), [x, unused])
-
-    found, zeros = gradients(tf.constant(2.0), tf.constant(7.0))
-    assert (float(found), float(zeros)) == (20.0, 0.0)

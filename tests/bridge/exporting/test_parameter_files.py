@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.exporting.parameter_files import nest, read_parameters, select
+from bridge.exporting.parameter_files import nest, select
+from tests.bridge.exporting.parameters import read_parameters
 from xla_call_module.errors import (
     DtypeError,
     FormatError,

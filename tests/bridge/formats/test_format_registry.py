@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import bridge
-from bridge.formats.format_registry import all_formats, format_of
+from bridge.formats.format_registry import format_of
 from xla_call_module.errors import FormatError
 
 
@@ -66,10 +66,3 @@ def test_what_is_assigned_is_no_output(tmp_path):
     bridge.save(lambda p, x: ({"n": p["n"] + 1}, {"y": p["n"] * x}), tmp_path / "saved", **options)
     runnable = format_of(tmp_path / "saved").open(str(tmp_path / "saved"), None)
     assert runnable.call({"x": jnp.ones(2)})["y"].tolist() == [2, 2]
-
-
-def test_formats_differ_in_name_and_in_their_commands():
-    names = [each.name for each in all_formats()]
-    commands = [each.command.name for each in all_formats() if each.command]
-    assert len(set(names)) == len(names)
-    assert commands == ["onnx", "litert"]

@@ -17,7 +17,7 @@ import bridge
 from bridge.cli.main import main
 from bridge.inspecting.html import to_html
 from bridge.inspecting.markup import element, to_markup
-from bridge.inspecting.pictures import Area, areas_of, draw_sizes
+from bridge.inspecting.pictures import areas_of, draw_sizes
 from tests.jax_versions import ERF
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\x1b[31m"
@@ -122,20 +122,6 @@ def test_the_areas_fill_the_picture(report):
     areas = areas_of(report)
     assert [area.bytes for area in areas] == sorted((a.bytes for a in areas), reverse=True)
     assert _drawn(to_markup(draw_sizes(areas))) == pytest.approx(920 * 300, rel=0.01)
-
-
-def test_many_areas_are_drawn_as_others():
-    areas = [Area(f"v{index}", 1000 - index, "variable") for index in range(500)]
-    picture = to_markup(draw_sizes(areas))
-    assert "100 others" in picture
-    assert picture.count("<rect") == 401
-    assert _drawn(picture) == pytest.approx(920 * 300, rel=0.01)
-
-
-def test_areas_of_very_different_sizes():
-    areas = [Area("large", 10**12, "variable"), *[Area("small", 1, "graph")] * 5]
-    assert to_markup(draw_sizes(areas)).count("<rect") == 6
-    assert to_markup(draw_sizes([Area("empty", 0, "variable")])).count("<rect") == 0
 
 
 def _drawn(picture):

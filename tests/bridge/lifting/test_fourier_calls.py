@@ -11,12 +11,14 @@ from xla_call_module._jax import ir
 from xla_call_module.errors import UnsupportedError
 from xla_call_module.stablehlo.modules import open_context
 
+pytestmark = pytest.mark.usefixtures("x64")
+
 # What jaxlib 0.4.20 wrote for the real transform of a float64[4, 6] along its last axis.
 REAL = [
     20, 0, 0, 0, 0, 0, 14, 0, 16, 0, 8, 0, 5, 0, 6, 0, 12, 0, 7, 0, 14, 0, 0, 0, 0, 1, 2, 1, 2, 0,
     0, 0, 4, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0,
 ]  # fmt: skip
-KIND, FORWARD, AXIS = 26, 27, 40  # where it says so
+PLACES = {"kind": 26, "forward": 27, "axis": 40}  # where it says so
 MODULE = """
 func.func public @main(%0: tensor<{given}>) -> tensor<{made}> {{
 %1 = stablehlo.constant dense<{packed}> : tensor<44xui8>
@@ -32,7 +34,7 @@ return %4 : tensor<{made}> }}"""
 def run(value, made, shape, **changes):
     packed = list(REAL)
     for place, number in changes.items():
-        packed[{"forward": FORWARD, "kind": KIND, "axis": AXIS}[place]] = number
+        packed[PLACES[place]] = number
     element = "complex<f64>" if jnp.iscomplexobj(value) else "f64"
     given = "x".join(map(str, value.shape)) + f"x{element}"
     with open_context(0):
@@ -40,21 +42,18 @@ def run(value, made, shape, **changes):
         return walk_module(ir.Module.parse(text), [value])[0]
 
 
-@pytest.mark.usefixtures("x64")
 def test_each_kind():
     real = jnp.arange(24.0).reshape(4, 6)
-    mixed = real[:, :4] * (1 + 2j)
-    pairs = [
-        (run(real, "4x4xcomplex<f64>", "4, 4"), jnp.fft.rfft(real)),
+    mixed, pairs = real[:, :4] * (1 + 2j), "4x4xcomplex<f64>"
+    for found, expected in (
+        (run(real, pairs, "4, 4"), jnp.fft.rfft(real)),
         (run(mixed, "4x7xf64", "4, 7", kind=1, forward=0), jnp.fft.irfft(mixed, n=7)),
-        (run(mixed, "4x4xcomplex<f64>", "4, 4", kind=0), jnp.fft.fft(mixed)),
-        (run(mixed, "4x4xcomplex<f64>", "4, 4", kind=0, forward=0), jnp.fft.ifft(mixed)),
-    ]
-    for actual, expected in pairs:
-        np.testing.assert_array_equal(actual, expected)
+        (run(mixed, pairs, "4, 4", kind=0), jnp.fft.fft(mixed)),
+        (run(mixed, pairs, "4, 4", kind=0, forward=0), jnp.fft.ifft(mixed)),
+    ):
+        np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.usefixtures("x64")
 def test_other_axes_are_refused():
     with pytest.raises(UnsupportedError, match="its axes are not the last ones"):
         run(jnp.ones((4, 6)), "4x4xcomplex<f64>", "4, 4", axis=0)

@@ -16,58 +16,53 @@ from xla_call_module.stablehlo.modules import serialize_module
 from xla_call_module.versions import LAST_WITHOUT_SHARDY, NEWEST
 
 _MAX_SECONDS = 30.0  # of a process that shares its machine; without bounds these never end
+_F = "tensor<2xf32>"
 
 
-def _call(text, *, shape=(2,)):
+def _call(lines):
     with make_ir_context():
-        artifact = serialize_module(ir.Module.parse(text), NEWEST.stablehlo)
+        artifact = serialize_module(ir.Module.parse("\n".join(lines)), NEWEST.stablehlo)
     dtype = dtype_from_name("float32", where="a test")
-    spec = TensorSpec(shape, dtype, "args[0]")
-    result = TensorSpec(shape, dtype, "result[0]")
-    return CallModule("f", artifact, LAST_WITHOUT_SHARDY, ("cpu",), (spec,), (result,), (0,))
+    specs = (TensorSpec((2,), dtype, "args[0]"),), (TensorSpec((2,), dtype, "result[0]"),)
+    return CallModule("f", artifact, LAST_WITHOUT_SHARDY, ("cpu",), *specs, (0,))
+
+
+def _function(name, *lines, result="%r"):
+    body = "\n".join(lines)
+    return f"func.func {name}(%x: {_F}) -> {_F} {{ {body}\n return {result} : {_F} }}"
+
+
+def _calls(name, value, result="%r"):
+    return f"{result} = func.call @{name}({value}) : ({_F}) -> {_F}"
 
 
 def _doubling(depth):
     """Functions that each call the next one twice."""
-    functions = [
-        f"""func.func private @f{n}(%x: tensor<2xf32>) -> tensor<2xf32> {{
-          %a = func.call @f{n + 1}(%x) : (tensor<2xf32>) -> tensor<2xf32>
-          %b = func.call @f{n + 1}(%a) : (tensor<2xf32>) -> tensor<2xf32>
-          return %b : tensor<2xf32> }}"""
-        for n in range(depth)
-    ]
-    return f"""module {{
-      func.func public @main(%x: tensor<2xf32>) -> tensor<2xf32> {{
-        %a = func.call @f0(%x) : (tensor<2xf32>) -> tensor<2xf32>
-        return %a : tensor<2xf32> }}
-      {"".join(functions)}
-      func.func private @f{depth}(%x: tensor<2xf32>) -> tensor<2xf32> {{
-        %a = stablehlo.add %x, %x : tensor<2xf32>
-        return %a : tensor<2xf32> }} }}"""
+    yield _function("public @main", _calls("f0", "%x"))
+    for n in range(depth):
+        calls = _calls(f"f{n + 1}", "%x", "%a"), _calls(f"f{n + 1}", "%a")
+        yield _function(f"private @f{n}", *calls)
+    yield _function(f"private @f{depth}", f"%r = stablehlo.add %x, %x : {_F}")
 
 
-_RECURSION = """module {
-  func.func public @main(%x: tensor<2xf32>) -> tensor<2xf32> {
-    %a = func.call @f(%x) : (tensor<2xf32>) -> tensor<2xf32>
-    return %a : tensor<2xf32> }
-  func.func private @f(%x: tensor<2xf32>) -> tensor<2xf32> {
-    %a = func.call @f(%x) : (tensor<2xf32>) -> tensor<2xf32>
-    return %a : tensor<2xf32> } }"""
-_LARGE_CONSTANTS = """module {
-  func.func public @main(%x: tensor<2xf32>) -> tensor<2xf32> {
-    %c = stablehlo.constant dense<1.0> : tensor<4194304x65536xf32>
-    %d = stablehlo.add %c, %c : tensor<4194304x65536xf32>
-    %e = stablehlo.slice %d [0:1, 0:2] : (tensor<4194304x65536xf32>) -> tensor<1x2xf32>
-    %f = stablehlo.reshape %e : (tensor<1x2xf32>) -> tensor<2xf32>
-    %g = stablehlo.multiply %x, %f : tensor<2xf32>
-    return %g : tensor<2xf32> } }"""
+_RECURSION = [_function("public @main", _calls("f", "%x")),
+              _function("private @f", _calls("f", "%x"))]  # fmt: skip
+_LARGE = "tensor<4194304x65536xf32>"
+_LARGE_CONSTANTS = [_function(
+    "public @main",
+    f"%c = stablehlo.constant dense<1.0> : {_LARGE}",
+    f"%d = stablehlo.add %c, %c : {_LARGE}",
+    f"%e = stablehlo.slice %d [0:1, 0:2] : ({_LARGE}) -> tensor<1x2xf32>",
+    f"%f = stablehlo.reshape %e : (tensor<1x2xf32>) -> {_F}",
+    f"%r = stablehlo.multiply %x, %f : {_F}",
+)]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", [_doubling(60), _RECURSION], ids=["doubling", "recursion"])
-def test_functions_that_call_too_much_are_refused(text):
+@pytest.mark.parametrize("lines", [_doubling(60), _RECURSION], ids=["doubling", "recursion"])
+def test_functions_that_call_too_much_are_refused(lines):
     started = time.monotonic()
     with pytest.raises(InteropError, match=r"calls|operations"):
-        jax.make_jaxpr(lift_module(_call(text)))(np.ones(2, np.float32))
+        jax.make_jaxpr(lift_module(_call(lines)))(np.ones(2, np.float32))
     assert time.monotonic() - started < _MAX_SECONDS
 
 
@@ -77,6 +72,5 @@ def test_constants_take_no_memory_for_what_they_repeat():
 
 
 def test_arguments_that_do_not_fit_are_named():
-    lifted = bridge.to_jax(_call(_doubling(3)))
     with pytest.raises(InteropError, match=r"args\[0\] of f has shape \(3,\)"):
-        lifted(np.ones(3, np.float32))
+        bridge.to_jax(_call(_doubling(3)))(np.ones(3, np.float32))

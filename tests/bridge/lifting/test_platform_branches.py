@@ -4,12 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export, lax
+from jax import lax
 
 import bridge
+from tests.bridge.lifting.lifted import assert_same, lift
 from tests.matrix.case import floats
 
 X, Y = np.float32([3, -2, 5]), np.float32([2, 4, -1])
+ROWS, SYMMETRIC = floats(3, 4), np.diag(np.float32([1, 2, 3, 4])) + 1
 BRANCHES = {
     "another operand": (lambda x, y: x - y, lambda x, y: x - x),
     "operands in another order": (lambda x, y: x - y, lambda x, y: y - x),
@@ -23,32 +25,19 @@ BRANCHES = {
 @pytest.mark.parametrize("name", BRANCHES)
 def test_each_platform_has_its_own(name, platforms):
     here, there = BRANCHES[name]
-
-    def function(x, y):
-        return lax.platform_dependent(x, y, cpu=here, tpu=there)
-
-    lifted = bridge.to_jax(export.export(jax.jit(function), platforms=platforms)(X, Y))
-    np.testing.assert_array_equal(lifted(X, Y), here(X, Y))
-
-
-ROWS = floats(3, 4)
-SYMMETRIC = np.diag(np.float32([1, 2, 3, 4])) + 1
-
-
-def _ranks(x):
-    return jax.scipy.stats.rankdata(x, axis=1)
+    function = lambda x, y: lax.platform_dependent(x, y, cpu=here, tpu=there)  # noqa: E731
+    assert_same(lift(function, X, Y, platforms=platforms)(X, Y), here(X, Y))
 
 
 @pytest.mark.parametrize(
     ("function", "x"),
     [
-        (jnp.linalg.eigvalsh, SYMMETRIC),
-        (lambda x: jnp.linalg.svd(x, compute_uv=False), ROWS),
-        (_ranks, ROWS),
+        (jnp.linalg.eigvalsh, SYMMETRIC), (lambda x: jnp.linalg.svd(x, compute_uv=False), ROWS),
+        (lambda x: jax.scipy.stats.rankdata(x, axis=1), ROWS),
         (lambda x: lax.cumsum(x, axis=1), ROWS),
     ],
     ids=["eigh", "svd", "ranks", "cumsum"],
-)
+)  # fmt: skip
 def test_values(function, x, tmp_path):
     """Also in a batch, which is lowered for another platform without its devices."""
     bridge.save(function, tmp_path / "m", args=(jax.ShapeDtypeStruct(x.shape, x.dtype),))

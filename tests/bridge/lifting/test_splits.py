@@ -1,14 +1,11 @@
 """Slices that are the parts of one array are one `split` again, with its transpose."""
 
-import re
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import export, lax
 
-import bridge
+from tests.bridge.lifting.lifted import assert_same, lift, names, symbolic
 
 
 def _gates(x):
@@ -43,75 +40,50 @@ def _twice(x):
     return two[0] * two[1], four[0] * four[1] + four[2] * four[3]
 
 
-def _backwards(x):
-    return x[:, 3:] ** 2, x[:, 1:3] * 3, jnp.exp(x[:, :1])
-
-
-def _overlapping(x):
-    return x[:, :-1] * x[:, 1:]
-
-
-def _with_a_gap(x):
-    return x[:, :3] * x[:, 5:]
-
-
-def _with_strides(x):
-    return x[:, ::2] * x[:, 1::2]
-
-
-def _blocks(x):
-    return x[:3, :4] * x[3:, 4:]
-
-
 # Each function of an array of 6x8, the number of splits in it, and that of slices.
 FUNCTIONS = {
-    "backwards": (_backwards, 1, 0),
-    "blocks": (_blocks, 0, 2),
+    "backwards": (lambda x: (x[:, 3:] ** 2, x[:, 1:3] * 3, jnp.exp(x[:, :1])), 1, 0),
+    "blocks": (lambda x: x[:3, :4] * x[3:, 4:], 0, 2),
     "both branches": (_of_both_branches, 2, None),
     "gates": (_gates, 1, 0),
-    "gap": (_with_a_gap, 0, 2),
+    "gap": (lambda x: x[:, :3] * x[:, 5:], 0, 2),
     "loop": (_of_a_loop, 1, None),
-    "overlapping": (_overlapping, 0, 2),
-    "strides": (_with_strides, 0, None),
+    "one axis ends where another begins": (lambda x: (x[:2] * 2, x[:, 2:] * 3), 0, 2),
+    "overlapping": (lambda x: x[:, :-1] * x[:, 1:], 0, 2),
+    "strides": (lambda x: x[:, ::2] * x[:, 1::2], 0, None),
     "twice": (_twice, 2, 0),
     "two axes": (_of_two_axes, 2, 0),
     "uneven": (_uneven, 1, 0),
 }
-_X = jnp.sin(jnp.arange(48, dtype=jnp.float32)).reshape(6, 8)
-
-
-def _count(name, jaxpr):
-    return len(re.findall(rf"= {name}\[", str(jaxpr)))
+X = jnp.sin(jnp.arange(48, dtype=jnp.float32)).reshape(6, 8)
 
 
 def _total(function):
     return lambda x: sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(function(x)))
 
 
-def _check_transformations(lifted, function, x):
+def _check_transformations(lifted, function):
     """Assert that results are the same, bit for bit, and close under each transformation."""
-    jax.tree.map(np.testing.assert_array_equal, lifted(x), jax.jit(function)(x))
+    assert_same(lifted(X), jax.jit(function)(X))
     for transform in (
         lambda f: jax.grad(_total(f)),
         lambda f: lambda x: jax.jvp(f, (x,), (jnp.cos(x),)),
         lambda f: lambda x: jax.vmap(jax.grad(_total(f)))(jnp.stack([x, x * 2])),
         lambda f: lambda x: jax.vmap(f, in_axes=2, out_axes=1)(jnp.stack([x, x * 2], 2)),
     ):
-        ours, theirs = (jax.jit(transform(f))(x) for f in (lifted, function))
-        for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-            np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-5)
+        assert_same(*(jax.jit(transform(f))(X) for f in (lifted, function)), rtol=2e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_slices_of_a_partition_are_one_split(name):
     function, splits, slices = FUNCTIONS[name]
-    lifted = bridge.to_jax(export.export(jax.jit(function))(_X))
-    jaxpr = jax.make_jaxpr(lifted)(_X)
-    assert _count("split", jaxpr) == splits
-    assert slices is None or _count("slice", jaxpr) == slices
+    lifted = lift(function, X)
+    found = names(lifted, X)
+    assert found.count("split") == splits
+    assert slices is None or found.count("slice") == slices
     if name == "gates":
-        assert _count("pad", jax.make_jaxpr(jax.grad(_total(lifted)))(_X)) == 0
-    _check_transformations(lifted, function, _X)
+        assert "pad" not in names(jax.grad(_total(lifted)), X)
+    _check_transformations(lifted, function)
 
 
 @pytest.mark.parametrize(
@@ -119,23 +91,8 @@ def test_slices_of_a_partition_are_one_split(name):
 )
 def test_symbolic_sizes(function, shape):
     """Sizes of other axes may be symbolic: whether the function is called or exported again."""
-    spec = jax.ShapeDtypeStruct(export.symbolic_shape(shape), _X.dtype)
-    exported = export.export(jax.jit(function))(spec)
-    lifted = bridge.to_jax(exported)
-    _check_transformations(lifted, function, _X)
-    again = export.export(jax.jit(lifted))(spec)
-    jax.tree.map(np.testing.assert_array_equal, again.call(_X), exported.call(_X))
-    if function is not _of_a_loop:
-        assert _count("split", jax.make_jaxpr(lifted)(_X)) == 1
-        assert _count("split", jax.jit(lifted).trace(spec).jaxpr) == 1
-
-
-def test_slices_of_two_axes_are_no_parts_of_one():
-    """One ends along its axis where the other one begins along another."""
-
-    def function(x):
-        return x[:2] * 2, x[:, 2:] * 3
-
-    x = np.arange(16, dtype=np.float32).reshape(4, 4)
-    lifted = bridge.to_jax(export.export(jax.jit(function))(x))
-    jax.tree.map(np.testing.assert_array_equal, list(lifted(x)), list(function(x)))
+    spec = symbolic(shape)
+    lifted = lift(function, spec)
+    _check_transformations(lifted, function)
+    assert_same(export.export(jax.jit(lifted))(spec).call(X), jax.jit(function)(X))
+    assert names(lifted, X).count("split") == 1

@@ -10,6 +10,7 @@ from jax import export, lax
 
 import bridge
 from bridge.litert.runtime import Runtime
+from tests.bridge.lifting.lifted import assert_same, lift, symbolic
 
 LENGTHS = (8, 9, 11, 12, 23)
 
@@ -43,47 +44,37 @@ FUNCTIONS = {
     "is_even": lambda x: jnp.where(_length(x) % 2 == 0, x, -x),
     "left_over": lambda x: jnp.where((_length(x) - 8) % 4 != 0, x, -x),
 }  # fmt: skip
-each_function = pytest.mark.parametrize("name", FUNCTIONS)
+each_function = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
 
 
 def _spec():
-    return jax.ShapeDtypeStruct(export.symbolic_shape("t", constraints=["t >= 8"]), "float32")
+    return symbolic("t", constraints=["t >= 8"])
 
 
 def _vector(length):
     return np.random.default_rng(length).normal(size=length).astype(np.float32)
 
 
-def _assert_as_jax(found, function, x):
-    for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(function(x)), strict=True):
-        np.testing.assert_allclose(got, wanted, atol=1e-6)
-
-
 @each_function
-def test_a_lifted_function_of_any_size(name):
-    function = FUNCTIONS[name]
+def test_a_lifted_function_of_any_size(function):
     exported = export.export(jax.jit(function))(_spec())
     lifted = bridge.to_jax(exported)
     again = export.export(jax.jit(lifted))(_spec())
-    shapes = [[str(dim) for dim in aval.shape] for aval in again.out_avals]
-    assert shapes == [[str(dim) for dim in aval.shape] for aval in exported.out_avals]
-    for length in LENGTHS:
-        x = _vector(length)
-        _assert_as_jax(lifted(x), function, x)
-        _assert_as_jax(again.call(x), function, x)
+    shapes = ([[str(dim) for dim in aval.shape] for aval in e.out_avals] for e in (again, exported))
+    assert next(shapes) == next(shapes)
+    for x in map(_vector, LENGTHS):
+        assert_same((lifted(x), again.call(x)), (function(x), function(x)), atol=1e-6, rtol=1e-7)
 
 
 @each_function
-def test_a_model_of_any_size(name):
+def test_a_model_of_any_size(function):
     pytest.importorskip("litert_converter")
-    function = FUNCTIONS[name]
     model = bridge.to_litert(function, args=(_spec(),), verify=False)
     with Runtime(model) as runtime:
         (signature,) = runtime.contents.signatures
-        for length in LENGTHS:
-            x = _vector(length)
+        for x in map(_vector, LENGTHS):
             found = runtime.run({signature.inputs[0].name: x})
-            _assert_as_jax(list(found.values()), function, x)
+            assert_same(list(found.values()), function(x), atol=1e-6, rtol=1e-7)
 
 
 def test_sizes_of_two_variables_stay_arrays():
@@ -93,22 +84,26 @@ def test_sizes_of_two_variables_stay_arrays():
         return jnp.where(_length(x) * _length(y) // 3 == _length(y), x.sum(), y.sum())
 
     specs = export.symbolic_args_specs((_vector(3), _vector(3)), ("b", "c"))
-    again = export.export(jax.jit(bridge.to_jax(export.export(jax.jit(function))(*specs))))(*specs)
+    again = export.export(jax.jit(lift(function, *specs)))(*specs)
     for lengths in ((3, 4), (3, 5), (4, 4), (1, 7)):
-        x, y = map(_vector, lengths)
-        _assert_as_jax(again.call(x, y), lambda x, y=y: function(x, y), x)
+        arrays = list(map(_vector, lengths))
+        assert_same(again.call(*arrays), function(*arrays), atol=1e-6, rtol=1e-7)
 
 
 @pytest.mark.parametrize("divisor", [2, 7, 512])
-@pytest.mark.parametrize("offset", [-8, 0, 5])
-@pytest.mark.parametrize("factor", [-3, 1])
-def test_every_quotient_and_remainder(factor, offset, divisor):
+def test_every_quotient_and_remainder(divisor):
     """They come back as the dimensions that they were."""
 
     def sizes(x):
-        size = factor * x.shape[0] + offset
-        return jnp.asarray([size // divisor, size % divisor, -(-size // divisor)])
+        made = [factor * x.shape[0] + offset for factor in (-3, 1) for offset in (-8, 0, 5)]
+        return jnp.asarray(
+            [
+                each
+                for size in made
+                for each in (size // divisor, size % divisor, -(-size // divisor))
+            ]
+        )
 
-    again = export.export(jax.jit(bridge.to_jax(export.export(jax.jit(sizes))(_spec()))))(_spec())
-    for length in LENGTHS:
-        np.testing.assert_array_equal(again.call(_vector(length)), sizes(_vector(length)))
+    again = export.export(jax.jit(lift(sizes, _spec())))(_spec())
+    for x in map(_vector, LENGTHS):
+        assert_same(again.call(x), sizes(x))

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from bridge.litert.worker_process import LiteRTProcess
-from tests.bridge.litert.checking import LiteRTCheck
 
 
 @pytest.fixture(scope="session")
@@ -17,9 +16,3 @@ def litert_process() -> Iterator[LiteRTProcess]:
     pytest.importorskip("ai_edge_litert")
     with LiteRTProcess() as process:
         yield process
-
-
-@pytest.fixture(scope="session")
-def check(litert_process: LiteRTProcess) -> LiteRTCheck:
-    """Return what compares a function that LiteRT runs with JAX."""
-    return LiteRTCheck(litert_process)

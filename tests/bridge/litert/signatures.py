@@ -10,7 +10,7 @@ import numpy as np
 from jax import export
 
 from bridge.litert.converter import SignatureModule, convert
-from bridge.litert.runtime import Kernels, Runtime
+from bridge.litert.runtime import Runtime
 from bridge.litert.worker_process import LiteRTProcess
 
 
@@ -40,16 +40,11 @@ def as_module(
     )
 
 
-def run_as_jax(
-    process: LiteRTProcess,
-    function: Callable[..., Any],
-    *arrays: Any,
-    kernels: Kernels = "delegate",
-) -> bytes:
+def run_as_jax(process: LiteRTProcess, function: Callable[..., Any], *arrays: Any) -> bytes:
     """Return the model of a function, after it was run and has returned what JAX does."""
     module = as_module(function, *arrays)
     model = convert([module], process=process)
-    with Runtime(model, kernels=kernels, process=process) as runtime:
+    with Runtime(model, process=process) as runtime:
         found = runtime.run(dict(zip(module.inputs, arrays, strict=True)))
     expected = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(function)(*arrays))]
     assert list(found) == list(module.outputs)

@@ -10,7 +10,7 @@ from jax import export
 
 import bridge
 from bridge.litert.runtime import Runtime, describe
-from tests.bridge.onnx import models
+from tests.bridge import networks as models
 
 _NETWORKS = {
     "mlp": models.mlp,
@@ -66,34 +66,3 @@ def test_a_symbolic_batch_is_any_batch(name, litert_process):
         expected = jax.tree.leaves(jax.jit(network.function)(network.params, *arrays))
         for got, wanted in zip(_run(model, arrays, litert_process), expected, strict=True):
             np.testing.assert_allclose(got, wanted, atol=2e-5 * float(jnp.abs(wanted).max()))
-
-
-def test_a_convolution_keeps_its_activation(litert_process):
-    network = _NETWORKS["resnet"]()
-    arrays = network.inputs(1)
-    model = bridge.to_litert(
-        network.function, params=network.params, args=_specs(arrays), verify=False
-    )
-    operators = describe(model, process=litert_process).operators
-    assert not operators.keys() & {"LESS", "MAXIMUM", "RELU"}
-    assert operators["CONV_2D"] >= 13
-
-
-def test_state_is_passed_in_and_out(tmp_path, litert_process):
-    def step(state, x):
-        return {"count": state["count"] + 1, "mean": 0.9 * state["mean"] + x.mean()}, x + 1
-
-    state = {"count": jnp.int32(0), "mean": jnp.float32(0)}
-    bridge.save(step, tmp_path / "model", params=state, updates=0, args="f32[3]")
-    written = bridge.save_litert(tmp_path / "model", tmp_path / "model.tflite", state="arguments")
-    (signature,) = written.signatures
-    assert [one.name for one in signature.inputs] == ["count", "mean", "x"]
-    assert [one.name for one in signature.outputs] == ["new_count", "new_mean", "output_0"]
-    x = np.array([1, 2, 3], np.float32)
-    with Runtime(tmp_path / "model.tflite", process=litert_process) as runtime:
-        first = runtime.run({"count": np.int32(0), "mean": np.float32(0), "x": x})
-        second = runtime.run(
-            {"count": first["new_count"], "mean": first["new_mean"], "x": first["output_0"]}
-        )
-    assert int(second["new_count"]) == 2
-    np.testing.assert_allclose(second["new_mean"], 0.9 * 2.0 + 3.0, rtol=1e-6)

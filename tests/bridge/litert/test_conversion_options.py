@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import bridge
-from bridge.cli.main import main
-from bridge.litert.litert_model import bind_signatures, make_model
-from bridge.litert.runtime import Runtime, compare_model
-from bridge.verifying.bound_trials import make_trials
+from bridge.litert.runtime import Runtime
 from xla_call_module.errors import MissingDependencyError, StructureError, UnsupportedError
 
 pytest.importorskip("litert_converter")
@@ -42,15 +36,14 @@ def results(path, key, inputs, process):
         return runtime.run(inputs, signature=key)
 
 
-@pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.parametrize("quantize", ["float16", "dynamic_int8", "int8"])
 @pytest.mark.parametrize("rows", ["4", "b"])
-def test_quantized_renamed_and_verified(quantize, rows, verify, tmp_path, litert_process):
+def test_quantized_renamed_and_verified(quantize, rows, tmp_path, litert_process):
     pytest.importorskip("ai_edge_quantizer")
     path = tmp_path / "missing" / "folder" / "model.tflite"
     calls = SIZES if rows == "b" else CALLS
     written = bridge.save_litert(
-        BOTH, path, params=PARAMS, args=f"f32[{rows},32]", quantize=quantize, verify=verify,
+        BOTH, path, params=PARAMS, args=f"f32[{rows},32]", quantize=quantize,
         inputs={"predict": ["points"], "energy": {"x": "where"}}, outputs={"predict": ["scores"]},
         calibration={"predict": [{"points": x} for x in calls], "energy": calls},
     )  # fmt: skip
@@ -85,22 +78,6 @@ def test_sizes_that_constraints_leave(case, tmp_path, litert_process):
     np.testing.assert_allclose(y, function(x), rtol=1e-6)
 
 
-@pytest.mark.parametrize("order", [0, 1, 2, 3])
-def test_gradients_of_every_order(order, tmp_path, litert_process):
-    exported = jax.export.export(jax.jit(jnp.sin), platforms=["cpu"])(CALLS[0])
-    path = tmp_path / "model.tflite"
-    bridge.save_litert(exported, path, gradient_order=order)
-    for _ in range(order):
-        exported = exported.vjp()
-    arrays = [CALLS[0], *(np.ones_like(CALLS[0]) for _ in exported.in_avals[1:])]
-    with Runtime(path, process=litert_process) as runtime:
-        (signature,) = runtime.contents.signatures
-        names = [tensor.name for tensor in signature.inputs]
-        found = [*runtime.run(dict(zip(names, arrays, strict=True))).values()]
-    for got, wanted in zip(found, jax.tree.leaves(exported.call(*arrays)), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
-
-
 def branches(x):
     return jax.lax.platform_dependent(
         x, cpu=lambda x: x + 1, cuda=lambda x: x * x, default=lambda x: jnp.sin(x) * 2
@@ -119,19 +96,6 @@ def test_a_platform_is_verified_by_its_own_branch(source, platform, tmp_path, li
     wanted = {"cpu": x + 1, "cuda": x * x, "tpu": np.sin(x) * 2}[platform]
     found = results(path, "serving_default", {"x": x}, litert_process)["y"]
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_the_branch_of_another_platform_differs(litert_process):
-    every = jax.export.export(jax.jit(branches), platforms=["cpu", "cuda", "tpu"])(CALLS[0])
-    options = {"signatures": None, "params": None, "args": None, "order": 0}
-    cpu, tpu = (
-        bind_signatures(every, platform=platform, inputs=["x"], outputs=["y"], **options)
-        for platform in ("cpu", "tpu")
-    )
-    model = make_model(cpu, process=litert_process)
-    for bound, is_right in ((cpu, True), (tpu, False)):
-        rows = compare_model(model, list(make_trials(bound)), process=litert_process)
-        assert any(row.problem for row in rows) is not is_right
 
 
 @pytest.mark.parametrize("names", [("predict",), ("predict", "energy")])
@@ -156,74 +120,6 @@ def test_options_by_signature(names):
         bridge.to_litert(
             BOTH, args=args, signatures="energy", quantize="float16", calibration=["x"], **options
         )
-
-
-def test_parameters_are_one_pytree_for_all(litert_process):
-    params = {"one": np.float32(2), "two": np.float32(3)}
-    functions = {"one": lambda p, x: x * p["one"], "two": lambda p, x: x * p["two"]}
-    model = bridge.to_litert(functions, params=params, args={"one": "f32[2]", "two": "f32[2]"})
-    x = np.ones(2, np.float32)
-    for name, scale in params.items():
-        (found,) = results(model, name, {"x": x}, litert_process).values()
-        np.testing.assert_array_equal(found, x * scale)
-
-
-def linen():
-    nn = pytest.importorskip("flax.linen")
-    model = nn.Dense(3)
-    return model, model.init(jax.random.key(0), CALLS[0])
-
-
-def nnx():
-    pytest.importorskip("flax")
-    from flax import nnx
-
-    return nnx.Linear(32, 3, rngs=nnx.Rngs(0)), None
-
-
-MODELS = {
-    "partial": lambda: (functools.partial(predict, PARAMS), None),
-    "keywords": lambda: (functools.partial(lambda p, x, *, s: x @ p["w"] * s, s=2.0), PARAMS),
-    "linen": linen,
-    "nnx": nnx,
-    "jit": lambda: (jax.jit(predict), PARAMS),
-}
-
-
-@pytest.mark.parametrize("kind", MODELS)
-def test_kinds_of_models(kind, litert_process):
-    model, params = MODELS[kind]()
-    made = bridge.to_litert(model, params=params, args="f32[4,32]")
-    with Runtime(made, process=litert_process) as runtime:
-        (found,) = runtime.run({runtime.contents.signatures[0].inputs[0].name: CALLS[0]}).values()
-    bound = model.apply if kind == "linen" else model
-    wanted = bound(CALLS[0]) if params is None else bound(params, CALLS[0])
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
-
-
-def test_commands_with_several_signatures(tmp_path, capsys):
-    path, given = str(tmp_path / "model.tflite"), str(tmp_path / "x.npz")
-    bridge.save_litert(BOTH, path, params=PARAMS, args="f32[b,32]")
-    np.savez(given, x=CALLS[0])
-    assert main(["inspect", path, "--json"]) == 0
-    for key in BOTH:
-        capsys.readouterr()
-        out = str(tmp_path / f"{key}.npz")
-        assert main(["run", path, "--signature", key, "--input", given, "--output", out]) == 0
-        with np.load(out) as found:
-            wanted = BOTH[key](PARAMS, CALLS[0])
-            wanted = wanted["energy"] if key == "energy" else wanted
-            np.testing.assert_allclose(next(iter(found.values())), wanted, rtol=1e-4, atol=1e-4)
-        capsys.readouterr()
-        call = ["benchmark", path, "--signature", key, "--seconds", "0.01", "--json"]
-        assert main(call) == 0
-        report = json.loads(capsys.readouterr().out)
-        assert report["signature"] == key
-        assert report["rows"][0]["latency"] > 0
-    assert main(["run", path, "--input", given]) == 2
-    assert "Which signature is meant?" in capsys.readouterr().err
-    assert main(["diff", path, path]) == 2
-    assert "To do: pass the folder" in capsys.readouterr().err
 
 
 def test_typed_keys_are_state():

@@ -53,6 +53,13 @@ def test_commands_of_a_model(folder, capsys):
         np.testing.assert_array_equal(found["squared"], X * X)
     assert main(["run", path, "--input", str(folder / "x.npz")]) == 2
     assert "Which signature is meant?" in capsys.readouterr().err
+    call = ["benchmark", path, "--signature", "square", "--seconds", "0.01", "--json"]
+    assert main(call) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["signature"] == "square"
+    assert report["rows"][0]["latency"] > 0
+    assert main(["diff", path, path]) == 2
+    assert "To do: pass the folder" in capsys.readouterr().err
 
 
 def test_state_as_the_command_has_it(tmp_path, capsys):

@@ -8,21 +8,21 @@ import pytest
 from jax import export
 
 import bridge
-from tests.bridge.onnx import models
-from tests.bridge.onnx.checking import check, check_whole, evaluate, run
+from tests.bridge import networks
+from tests.bridge.onnx.checking import check_whole, evaluate, run
 from tests.bridge.onnx.optimizers import differences
 
 _MODELS = {
-    "mlp": models.mlp,
-    "resnet": lambda: models.resnet((1, 1), width=4, size=16),
-    "mobilenet": models.mobilenet,
-    "unet": models.unet,
-    "vit": models.vit,
-    "gpt": models.gpt,
-    "lstm": models.lstm,
-    "bigru": models.bigru,
-    "solver": models.solver,
-    "kalman": models.kalman,
+    "mlp": networks.mlp,
+    "resnet": lambda: networks.resnet((1, 1), width=4, size=16),
+    "mobilenet": networks.mobilenet,
+    "unet": networks.unet,
+    "vit": networks.vit,
+    "gpt": networks.gpt,
+    "lstm": networks.lstm,
+    "bigru": networks.bigru,
+    "solver": networks.solver,
+    "kalman": networks.kalman,
 }
 _BATCHES = (1, 3)
 
@@ -83,7 +83,7 @@ def _pulled_back(model, batch):
     def pull(arguments, cotangents):
         return jax.vjp(model.function, *arguments)[1](cotangents)
 
-    draw = models.Draw()
+    draw = networks.Draw()
     results = jax.eval_shape(model.function, *arguments)
     cotangents = jax.tree.map(lambda result: draw.numbers(*result.shape), results)
     expected = jax.tree.leaves(pull(arguments, cotangents))
@@ -95,52 +95,9 @@ def _without_float0(array):
     return np.zeros(array.shape, bool) if array.dtype == jax.dtypes.float0 else array
 
 
-@pytest.mark.parametrize("batch", _BATCHES)
-def test_a_sampler_draws_the_same_bits(batch):
-    key = np.asarray(jax.random.key_data(jax.random.key(batch)))
-    logits = models.Draw().numbers(batch, 6)
-
-    def function(key, logits):
-        return models.sample(jax.random.wrap_key_data(key, impl="threefry2x32"), logits)
-
-    check(function, key, logits, shapes=["2", "batch, 6"])
-
-
-def test_the_gradients_of_a_sampler():
-    """Of what is drawn with respect to what it is drawn from; a key has none."""
-
-    def function(key, mean, deviation):
-        noise = jax.random.normal(jax.random.wrap_key_data(key, impl="threefry2x32"), mean.shape)
-        return jax.nn.softmax(mean + jax.nn.softplus(deviation) * noise)
-
-    draw = models.Draw()
-    scope = export.SymbolicScope()
-    shape = export.symbolic_shape("batch, 6", scope=scope)
-    spec = jax.ShapeDtypeStruct(shape, "float32")
-    exported = export.export(jax.jit(function))(jax.ShapeDtypeStruct((2,), "uint32"), spec, spec)
-    proto = bridge.to_onnx(exported.vjp())
-    check_whole(proto)
-    for batch in _BATCHES:
-        key = np.asarray(jax.random.key_data(jax.random.key(batch)))
-        mean, deviation, cotangent = (draw.numbers(batch, 6) for _ in range(3))
-        pulled = jax.vjp(function, key, mean, deviation)[1](cotangent)
-        expected = [_without_float0(x) for x in pulled]
-        given = [key, mean, deviation, cotangent]
-        _assert_near(run(proto, given), expected, 1e-4)
-        _assert_near(evaluate(proto, given), expected, 1e-4)
-
-
-def test_random_bits_are_those_of_xla():
-    def function(key):
-        return jax.random.uniform(jax.random.wrap_key_data(key, impl="rbg"), (3,))
-
-    check(function, np.zeros(4, np.uint32))
-    check(function, np.array([7, 0, 2**32 - 1, 3], np.uint32))
-
-
 @pytest.fixture(scope="module")
 def resnet_50():
-    model = models.resnet(size=32)
+    model = networks.resnet(size=32)
     return model, _exported(model)
 
 

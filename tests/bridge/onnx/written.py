@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
+from pathlib import Path
 
 import jax
 import numpy as np
-from jax import enable_x64, export
+from jax import enable_x64
 
 import bridge
-from tests.bridge.onnx.checking import assert_same, evaluate, run, to_storage
-from xla_call_module._jax import ir, make_ir_context
-from xla_call_module.stablehlo.modules import serialize_module
+from bridge.loading.exported_from_call import exported_from_call
+from tests.bridge.onnx.checking import assert_same, evaluate, run
+from xla_call_module.dtypes import DTYPES, NARROW_DTYPES
+from xla_call_module.mlir_files import call_of_file
 
-_ELEMENTS = {
-    "bool": "i1", "bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64",
-    "int8": "i8", "int32": "i32", "int64": "i64", "uint8": "ui8", "uint32": "ui32",
-    "uint64": "ui64", "int2": "i2", "int4": "i4", "uint2": "ui2", "uint4": "ui4",
-    "float8_e4m3": "f8E4M3", "float8_e4m3fnuz": "f8E4M3FNUZ",
-    "float8_e4m3b11fnuz": "f8E4M3B11FNUZ", "float8_e5m2fnuz": "f8E5M2FNUZ",
-    "float8_e3m4": "f8E3M4", "float8_e8m0fnu": "f8E8M0FNU", "float4_e2m1fn": "f4E2M1FN",
-    "float6_e2m3fn": "f6E2M3FN", "float6_e3m2fn": "f6E3M2FN",
-}  # fmt: skip
+_ELEMENTS = {dtype.name: dtype.mlir for dtype in (*DTYPES, *NARROW_DTYPES)}
 
 
 def type_of(array):
     """The type of an array, such as `tensor<2x3xf32>`."""
     dims = "".join(f"{dim}x" for dim in array.shape)
     return f"tensor<{dims}{_ELEMENTS[array.dtype.name]}>"
+
+
+def exported_of(text):
+    """The `Exported` of a module's text, whose `main` has static shapes."""
+    return exported_from_call(call_of_file(Path("written.mlir"), text.encode(), narrow=True))
 
 
 def exported(body, arrays, results):
@@ -38,42 +37,22 @@ def exported(body, arrays, results):
         arrays: what is passed.
         results: arrays of the shapes and dtypes of the results.
     """
-    arguments = ", ".join(
-        f"%{chr(ord('a') + n)}: {type_of(array)}" for n, array in enumerate(arrays)
-    )
+    takes = ", ".join(f"%{chr(ord('a') + n)}: {type_of(array)}" for n, array in enumerate(arrays))
     types = ", ".join(map(type_of, results))
     names = ", ".join(f"%r{n}" for n in range(len(results)))
-    text = f"""module @m {{ func.func public @main({arguments}) -> ({types}) {{
-        {body}
-        return {names} : {types} }} }}"""
-    with enable_x64():
-        made = export.export(jax.jit(lambda *_: tuple(np.zeros_like(x) for x in results)))(*arrays)
-    with make_ir_context():
-        artifact = serialize_module(ir.Module.parse(text), (1, 10, 0))
-    kept = tuple(range(len(arrays)))
-    return dataclasses.replace(made, mlir_module_serialized=artifact, module_kept_var_idx=kept)
+    return exported_of(
+        f"func.func @main({takes}) -> ({types}) {{ {body}\n return {names} : {types} }}"
+    )
 
 
-def check_written(body, arrays, *results, rtol=1e-5, in_jax=True):
-    """Assert that a program has these results in ONNX Runtime and in the reference evaluator.
-
-    Args:
-        body: as for `exported`.
-        arrays: the same.
-        results: what is expected.
-        rtol: how far floats may differ.
-        in_jax: whether XLA has the operation, and these results too.
-    """
-    program = exported(body, arrays, results)
-    if in_jax:
-        with enable_x64():
-            computed = jax.jit(program.call)(*arrays)
-        found, expected = (
-            [to_storage(np.asarray(x)) for x in computed],
-            list(map(to_storage, results)),
-        )
-        assert_same(found, expected, rtol=rtol, atol=1e-6)
+def check_module(text, *arrays, rtol=1e-5, atol=0.0, reference=True):
+    """Assert that a module's results are the same everywhere, and return its model."""
+    program, arrays = exported_of(text), [np.asarray(array) for array in arrays]
+    wide = any(array.dtype.itemsize == 8 for array in arrays)
+    with enable_x64() if wide else contextlib.nullcontext():
+        expected = [np.asarray(x) for x in jax.tree.leaves(program.call(*arrays))]
     model = bridge.to_onnx(program)
-    given, expected = list(map(to_storage, arrays)), list(map(to_storage, results))
-    assert_same(run(model, given), expected, rtol=rtol, atol=1e-6)
-    assert_same(evaluate(model, given), expected, rtol=rtol, atol=1e-6)
+    assert_same(run(model, arrays), expected, rtol=rtol, atol=atol)
+    if reference:
+        assert_same(evaluate(model, arrays), expected, rtol=rtol, atol=atol)
+    return model

@@ -159,11 +159,3 @@ def test_a_size_that_other_inputs_have(tmp_path):
     bridge.save(exported, tmp_path / "m", defaults={"z": [1.0, 2.0]})
     with pytest.raises(StructureError, match=r"y of .* and b is a size of other"):
         bridge.save(exported, tmp_path / "n", defaults={"y": [1.0]})
-
-
-@pytest.mark.parametrize("value", [0.5, 1.0, 1j])
-def test_a_flag_has_no_fraction_for_a_default(tmp_path, value):
-    with pytest.raises(DtypeError, match=r"The default of on is .*; expected bool\[\]"):
-        bridge.save(
-            lambda x, on: x * on, tmp_path / "m", args="f32[], bool[]", defaults={"on": value}
-        )

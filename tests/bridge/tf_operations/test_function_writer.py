@@ -1,14 +1,13 @@
-"""The functions of a graph: names, what they capture, and what is written as several nodes."""
+"""The functions of a graph: names, and what they capture."""
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from savedmodel.tensorflow_graph import FunctionName
-from tests.bridge.tf_operations.checking import check, lowered, nodes_of
+from tests.bridge.tf_operations.checking import lowered, nodes_of
 
 _X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 
@@ -37,27 +36,3 @@ def test_a_loop_takes_what_it_captures_as_arguments():
     assert isinstance(node.attributes["cond"], FunctionName)
     assert [len(part) for part in (body.arguments, body.results, node.inputs)] == [3, 3, 3]
     assert body.arguments[2].name == body.results[2].source
-
-
-def test_slices_pads_and_shapes():
-    check(
-        lambda x: [
-            x[:, 1:, ::2], x[::-1, :, 1:3], x[..., -2:], jnp.pad(x, ((1, 0), (0, 2), (1, 1))),
-            lax.pad(x, 7.0, ((-1, 0, 1), (0, 0, 2), (1, -1, 0))), x[None, :, None], x.reshape(4, 6),
-            jnp.squeeze(x[:1]), jnp.concatenate([x, x], 1), jnp.broadcast_to(x[0], (5, 3, 4)),
-            jnp.flip(x, (0, 2)), lax.dynamic_slice(x, (1, 0, 9), (1, 3, 2)),
-        ],
-        _X,
-    )  # fmt: skip
-
-
-def test_sizes_are_computed_from_shapes():
-    def function(x):
-        rows = x.reshape(-1, 4)
-        padded = jnp.pad(rows, ((0, x.shape[0]), (0, 0)))
-        return rows, padded, jnp.arange(x.shape[0]) * 2, jnp.zeros(rows.shape[0]), x.shape[0] * 3
-
-    spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 3, 4"), "float32")
-    names = [node.op for node in nodes_of(lowered(function, spec))]
-    assert names.count("Shape") == 1
-    check(function, _X)

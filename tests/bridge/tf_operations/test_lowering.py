@@ -12,9 +12,8 @@ import tensorflow as tf
 from jax import export
 
 from bridge.tf_operations.lowering import lower_call
-from tests.bridge.tf_operations.checking import check, check_call, lowered, nodes_of, operations
+from tests.bridge.tf_operations.checking import check, check_call, nodes_of, operations
 from tests.bridge.tf_operations.running import function_of
-from xla_call_module.errors import UnsupportedError
 from xla_call_module.exported import from_exported
 
 _NUMBERS = itertools.count()
@@ -113,14 +112,6 @@ def test_an_unused_argument_is_not_one_of_the_graph():
 def test_names_begin_as_they_are_asked_to():
     call = from_exported(export.export(jax.jit(jnp.sin))(np.zeros(2)))
     assert lower_call(call, name_prefix="model_").main.name == "model_sin_main"
-
-
-def test_what_has_no_operation_is_refused_by_name_and_place():
-    def function(x):
-        return jax.lax.sort((x, x[::-1]), num_keys=1, is_stable=False)
-
-    with pytest.raises(UnsupportedError, match=r"stablehlo.sort at .*test_lowering\.py.*To do"):
-        lowered(function, np.zeros(3, np.float32))
 
 
 def test_an_unused_argument_of_what_is_decomposed_is_not_one_of_the_graph():

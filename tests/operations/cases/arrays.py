@@ -17,6 +17,7 @@ V = rows()
 T = Operand((2, 3, 4))
 SQUARE = Operand((3, 3))
 LONG = Operand((10,))
+Z = Operand((1,), extreme=False)
 INDEX = fixed([2, 0, -1, 7], "int32")
 INSIDE = fixed([2, 0, 1], "int32")
 
@@ -26,6 +27,7 @@ _of_integers = Lines("jax.numpy", INTEGERS, elementwise=True)
 _of_bits = Lines("jax.numpy", (*INTEGERS, "bool"), elementwise=True)
 _of_complex = Lines("jax.numpy", COMPLEX, elementwise=True, loose=4)
 _of_any = Lines("jax.numpy", ALL, elementwise=True)
+_complex_rows = Lines("jax.numpy", COMPLEX, loose=4)
 _shapes = Lines("jax.numpy", (*ALL, *COMPLEX))
 _static = Lines("jax.numpy", (*ALL, *COMPLEX), without=("symbolic", "empty", "one row"))
 _rows = Lines("jax.numpy", NUMBERS)
@@ -38,6 +40,13 @@ _products = Lines("jax.numpy", (*NUMBERS, "complex64"), loose=2)
 _made = Lines("jax.numpy", ("float32",))
 _singles = Lines("jax.numpy", ("float32", "float64"))
 _indices = Lines("jax.numpy", ("int32",), without=("symbolic", "empty", "one row"))
+
+
+def with_numbers(f, x):
+    """Calls a function of two with an array and a number, and with one that is broadcast."""
+    number = [jnp.full((), n, x.dtype) for n in (2.5, 0)]
+    return f(x, number[0]), f(number[1], x), f(x, x[:1])
+
 
 CASES = (
     # Of each element.
@@ -54,6 +63,10 @@ CASES = (
         "float_power",
         X,
         X,
+    ),
+    *_of_floats("hypot logaddexp arctan2", X, note="with a number", by=with_numbers),
+    *Lines("jax.numpy", FLOATS, elementwise=True, loose=4)(
+        "logaddexp2", X, note="with a number", by=with_numbers
     ),
     *_of_floats("nan_to_num", X),
     *_of_floats("ldexp", X, Operand((1,), -4, 5, dtype="int32", extreme=False)),
@@ -91,6 +104,10 @@ CASES = (
         note="complex",
     ),
     *_of_complex("add subtract multiply true_divide power", X, X, note="complex"),
+    *_of_complex("logaddexp logaddexp2 maximum minimum", Z, Z, note="complex"),
+    *_complex_rows("max min sum prod", Operand((3, 4), extreme=False), axis=0, note="complex"),
+    *_complex_rows("matmul", SQUARE, SQUARE, note="complex"),
+    *_complex_rows("convolve", LONG, Operand((3,)), note="complex"),
     *_of_any("astype", X, by=lambda f, x: [f(x, k) for k in ("float32", "int32", "uint8", "bool")]),
     *_of_floats("select", X, X, by=lambda f, x, y: f([x > 1, y > 1], [x, y], 7)),
     *_of_floats("piecewise", X, by=lambda f, x: f(x, [x < -1, x > 1], [lambda y: -y, 2.0, 0.5])),

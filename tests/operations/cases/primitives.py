@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 from jax import lax
 
 from tests.operations.case import ALL, COMPLEX, FLOATS, INTEGERS, NUMBERS, SIGNED, Lines
-from tests.operations.operands import Operand, fixed, integers, rows
+from tests.operations.operands import Operand, fixed, integers, numpy_dtype, rows
 
 X = Operand((1,))
 UNIT = Operand((1,), -0.99, 0.99)
@@ -21,6 +23,9 @@ PLAIN = rows(4, extreme=False)
 INDEX = integers(low=0, high=2)
 IMAGE = Operand((2, 6, 5, 3))
 KERNEL = Operand((3, 2, 3, 4), extreme=False)
+T = Operand((2, 3, 4))
+SQUARE5 = Operand((5, 5), extreme=False)
+X0 = Operand(())
 
 _of_floats = Lines("jax.lax", FLOATS, elementwise=True)
 _of_numbers = Lines("jax.lax", NUMBERS, elementwise=True)
@@ -29,7 +34,15 @@ _of_bits = Lines("jax.lax", (*INTEGERS, "bool"), elementwise=True)
 _of_complex = Lines("jax.lax", COMPLEX, elementwise=True, loose=4)
 _of_any = Lines("jax.lax", ALL, elementwise=True)
 _series = Lines("jax.lax", ("float32", "float64"), elementwise=True, loose=16)
+_plane = Lines("jax.lax", COMPLEX, loose=4)
+_sizes = Lines("jax.lax", ("complex64",), elementwise=True, loose=4)
+_GRADIENTS = ("gradient", "second gradient")
+_narrow = Lines("jax.lax", ("float32",), without=("vmap", *_GRADIENTS))
 _shapes = Lines("jax.lax", (*ALL, *COMPLEX))
+_complex_rows = Lines("jax.lax", COMPLEX, loose=2)
+_of_indices = Lines("jax.lax", INTEGERS)
+_forms = Lines("jax.lax", ("float32", "int32", "float64"))
+_fixed = Lines("jax.lax", ("float32",))
 _rows = Lines("jax.lax", NUMBERS)
 _float_rows = Lines("jax.lax", FLOATS)
 _products = Lines("jax.lax", (*NUMBERS, "complex64"), loose=2)
@@ -37,9 +50,183 @@ _static = Lines("jax.lax", NUMBERS, without=("symbolic",))
 
 _DIMENSIONS = lax.GatherDimensionNumbers((1,), (0,), (0,))
 _SCATTERED = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+_COMBINERS = {"add": lax.add, "mul": lax.mul, "max": lax.max, "min": lax.min}
+_STARTS = ((1, 2, 3), (-1, -2, -3), (9, 9, 9), (-9, 9, -9))
 _PLACES = fixed([[2], [0], [2], [7]], "int32")
 _UPDATES = Operand((4, 4))
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
+
+CUBE = Operand((4, 5, 6), extreme=False)
+# Of products: the shapes, and what is contracted and mapped over.
+_DOTS = {
+    "vectors": ((5,), (5,), (((0,), (0,)), ((), ()))),
+    "matrix by vector": ((3, 5), (5,), (((1,), (0,)), ((), ()))),
+    "vector by matrix": ((5,), (5, 4), (((0,), (0,)), ((), ()))),
+    "transposed": ((5, 3), (4, 5), (((0,), (1,)), ((), ()))),
+    "several rows": ((2, 3, 5), (5, 4), (((2,), (0,)), ((), ()))),
+    "several columns": ((3, 5), (5, 2, 4), (((1,), (0,)), ((), ()))),
+    "several inner": ((3, 5, 2), (2, 5, 4), (((1, 2), (1, 0)), ((), ()))),
+    "batches elsewhere": ((3, 2, 5, 6), (6, 5, 4, 2), (((2,), (1,)), ((1, 3), (3, 0)))),
+    "batch of vectors": ((2, 5), (2, 5), (((1,), (1,)), ((0,), (0,)))),
+    "batch and inner": ((7, 2, 3), (7, 3, 2, 4), (((1,), (2,)), ((0, 2), (0, 1)))),
+    "outer": ((3,), (4, 2), (((), ()), ((), ()))),
+    "outer in a batch": ((3, 2), (2, 4), (((), ()), ((1,), (0,)))),
+    "scalars": ((), (), (((), ()), ((), ()))),
+    "nothing inside": ((3, 0), (0, 4), (((1,), (0,)), ((), ()))),
+    "vector of nothing": ((3, 0), (0,), (((1,), (0,)), ((), ()))),
+}
+# Of products: the dtypes of the operands, and that of the result.
+_PREFERRED = (
+    ("int8", "int8", "int32"), ("bfloat16", "bfloat16", "float32"),
+    ("float32", "float32", "int32"), ("float32", "float32", "bfloat16"),
+    ("float32", "float32", "bool"), ("float16", "bfloat16", "float16"),
+    ("float16", "float16", "int8"), ("int16", "int16", "float16"), ("int32", "float16", "float16"),
+    ("int32", "float32", "int32"), ("float8_e4m3fn", "bfloat16", "bfloat16"),
+    ("int8", "int8", "float32"), ("bool", "bool", "int32"), ("bool", "bool", "float32"),
+)  # fmt: skip
+# Of gathers of an array of 4 x 5 x 6: offset_dims, collapsed_slice_dims, start_index_map, operand
+# and index batching dims, slice sizes, the shape of the indices.
+_GATHERS = {
+    "elements": ((), (0, 1, 2), (0, 1, 2), (), (), (1, 1, 1), (7, 3)),
+    "elements in another order": ((), (0, 1, 2), (2, 0, 1), (), (), (1, 1, 1), (2, 3, 3)),
+    "windows": ((1, 2, 3), (), (0, 1, 2), (), (), (2, 3, 4), (7, 3)),
+    "windows in front": ((0, 1, 2), (), (2, 1, 0), (), (), (2, 1, 4), (3, 2, 3)),
+    "whole along some": ((1, 2), (1,), (1,), (), (), (4, 1, 6), (3, 1)),
+    "whole, and an index for it": ((0, 2), (1,), (0, 1), (), (), (4, 1, 6), (3, 2)),
+    "a part of each row": ((2, 3), (0,), (0,), (), (), (1, 2, 6), (3, 2, 1)),
+    "a row that keeps its dimension": ((0, 1, 2), (), (1,), (), (), (4, 1, 6), (3, 1)),
+    "one slice": ((0, 1), (0,), (0, 2), (), (), (1, 5, 2), (2,)),
+    "no index": ((1, 2, 3), (), (), (), (), (2, 5, 3), (3, 0)),
+    "batches": ((1,), (1,), (1,), (0,), (0,), (1, 1, 6), (4, 1)),
+    "batches behind": ((0, 3), (), (2,), (0,), (1,), (1, 2, 3), (3, 4, 1)),
+    "two batches": ((1,), (), (2,), (0, 1), (2, 0), (1, 1, 2), (5, 3, 4, 1)),
+    "batches and no index": ((0, 2), (), (), (0,), (0,), (1, 5, 2), (4, 0)),
+}
+# Of scatters: update_window_dims, inserted_window_dims, scatter_dims_to_operand_dims, operand and
+# index batching dims, the shapes of the updates and of the indices.
+_SCATTERS = {
+    "elements": ((), (0, 1, 2), (0, 1, 2), (), (), (7,), (7, 3)),
+    "elements in another order": ((), (0, 1, 2), (2, 0, 1), (), (), (2, 3), (2, 3, 3)),
+    "windows": ((1, 2, 3), (), (0, 1, 2), (), (), (3, 2, 3, 4), (3, 3)),
+    "windows in front": ((0, 1, 2), (), (2, 1, 0), (), (), (2, 1, 4, 3), (3, 3)),
+    "rows in the middle": ((0, 2), (1,), (1,), (), (), (4, 3, 6), (3, 1)),
+    "parts of rows": ((1, 2), (0,), (0,), (), (), (3, 2, 6), (3, 1)),
+    "whole, and an index for it": ((0, 2), (1,), (0, 1), (), (), (4, 3, 6), (3, 2)),
+    "one update": ((0, 1), (0,), (0, 2), (), (), (5, 2), (2,)),
+    "all of it": ((0, 1, 2), (), (), (), (), (4, 5, 6), (0,)),
+    "batches": ((1,), (1,), (1,), (0,), (0,), (4, 6), (4, 1)),
+    "batches behind": ((0, 3), (), (2,), (0,), (1,), (2, 3, 4, 3), (3, 4, 1)),
+    "two batches": ((1,), (), (2,), (0, 1), (2, 0), (5, 2, 3, 4), (5, 3, 4, 1)),
+}
+# Of windows over an array of 2 x 6 x 7.
+_POOLS = {
+    "plain": ((1, 2, 3), (1, 1, 1), "VALID"),
+    "same": ((1, 3, 3), (1, 2, 2), "SAME"),
+    "uneven": ((2, 5, 1), (1, 1, 3), ((1, 0), (2, 3), (0, 0))),
+    "dilated": ((1, 3, 2), (1, 2, 1), "VALID", (1, 2, 1), (1, 2, 3)),
+    "far": ((1, 2, 2), (1, 5, 3), ((0, 0), (0, 0), (1, 2))),
+    "far and dilated": ((1, 3, 2), (1, 1, 4), ((0, 0), (0, 0), (1, 2)), (1, 1, 1), (1, 1, 2)),
+    "larger than the array": ((3, 2, 2), (1, 1, 1), "VALID"),
+    "whole": ((1, 6, 7), (1, 1, 1), "SAME"),
+    "running": ((1, 1, 7), (1, 1, 1), ((0, 0), (0, 0), (6, 0))),
+}
+POOLED = Operand((2, 6, 7))
+# The complex plane, and what is lost easily.
+PLANE = fixed([a + 1j * b for a in (0.5, -1.2, 3, 0, 2e-3, -4, 1e-9)
+               for b in (1.5, 0.3, -2, 1e-4, 3)], None)  # fmt: skip
+FAR = fixed([1e30 + 1e30j, -1e-30 + 1e-30j, 3e38, 1e-37j, -4, complex(-4, -0.0), -1e-20])
+# All numbers of four bits, and all floats of eight bits with what is between them.
+NIBBLES = Operand((16,), -8, 8, dtype="int32", extreme=False)
+
+
+def _eight_bits(name):
+    every = np.arange(256, dtype=np.uint8).view(numpy_dtype(name)).astype(np.float32)
+    values = np.unique(every[np.isfinite(every) & (every != 0)])
+    values = values[np.abs(values) >= np.finfo(np.float32).tiny]
+    halves = (values[1:] + values[:-1]) / np.float32(2)
+    halves = halves[np.abs(halves) >= np.finfo(np.float32).tiny]
+    beside = [np.nextafter(halves, np.float32(sign * np.inf)) for sign in (1, -1)]
+    edges = np.float32([2, -2]) * np.float32(ml_dtypes.finfo(numpy_dtype(name)).max)
+    return np.concatenate([every, halves, *beside, edges, np.float32([np.inf, -np.inf])])
+
+
+def _of_pairs(name):
+    """Calls a function with each pair of numbers of four bits, or of some floats of eight."""
+
+    def run(f, x):
+        few = (x if "int" in name else x[:256:7]).astype(name)
+        left, right = jnp.broadcast_arrays(few[:, None], few)
+        result = f(left, right)
+        return result.astype("int32" if "int" in name else "float32")
+
+    return run
+
+
+def _of_a_table(name):
+    """Calls `dot`, `sort` or a sum with numbers of four bits."""
+
+    def run(f, x):
+        few = x.astype(name)
+        given = [few] if f.func is lax.sort else [few, few if f.func is lax.dot else (0,)]
+        return f(*given).astype("int32")
+
+    return run
+
+
+def _gathered(offsets, collapsed, mapped, batching, others, sizes):
+    numbers = lax.GatherDimensionNumbers(
+        offsets, collapsed, mapped, operand_batching_dims=batching,
+        start_indices_batching_dims=others,
+    )  # fmt: skip
+    return lambda f, x, i: [f(x, i, numbers, sizes, mode=mode) for mode in ("clip", "fill")]
+
+
+def _scattered(windows, inserted, mapped, batching, others):
+    numbers = lax.ScatterDimensionNumbers(
+        windows, inserted, mapped, operand_batching_dims=batching,
+        scatter_indices_batching_dims=others,
+    )  # fmt: skip
+    return lambda f, x, i, u: f(x, i, u, numbers, mode="drop")
+
+
+def _pooled(combine, *shape):
+    """Windows that begin with what changes nothing; sums and products with a number, too."""
+
+    def run(f, x):
+        ends = [-np.inf, np.inf]
+        if x.dtype.kind in "iu":
+            ends = [np.iinfo(x.dtype).min, np.iinfo(x.dtype).max]
+        first = {lax.max: ends[0], lax.min: ends[1], lax.add: 0, lax.mul: 1}[combine]
+        return f(x, np.array(first, x.dtype), combine, *shape)
+
+    return run
+
+
+def _preferred(left, right, wanted):
+    """Calls a product of arrays of two dtypes with the dtype of its result."""
+
+    def run(f, x):
+        whole = jnp.where(jnp.floor(x) % 3 == 0, 0, jnp.floor(x))
+        given = [whole.astype(left), whole[::-1].astype(right)]
+        found = [
+            f(*given, axes, preferred_element_type=jnp.dtype(wanted))
+            for axes in ((((1,), (1,)), ((0,), (0,))), (((), ()), ((0, 1, 2), (0, 1, 2))))
+        ]
+        return [lax.optimization_barrier(one) for one in found]
+
+    return run
+
+
+_drawn_without = ("vmap",)
+
+
+def _bits_of(algorithm, dtypes):
+    """Calls a generator for shapes with an even and an odd number of elements, and for one."""
+    return lambda f, state: [
+        f(state, shape, np.dtype(dtype), lax.RandomAlgorithm[algorithm])
+        for dtype in dtypes.split()
+        for shape in ((), (3, 2), (5, 3))
+    ]
 
 
 def _while(f, x):
@@ -72,6 +259,32 @@ CASES = (
     *Lines("jax.lax", (*FLOATS, *SIGNED), elementwise=True)("abs", X),
     *_of_numbers("integer_pow", X, y=3),
     *_of_floats("integer_pow", X, y=-2),
+    *Lines("jax.lax", ("float16", "float32"), elementwise=True)(
+        "integer_pow",
+        X,
+        note="negative",
+        by=lambda f, x: [f.func(x, y) for y in (-3, -5, -8)],
+    ),
+    *_plane("pow", PLANE, integers(35, high=4, dtype="int8"), note="to integers"),
+    *_of_floats(
+        "cond",
+        X,
+        note="of each",
+        by=lambda f, x: jax.vmap(lambda y: f(y > 0, lambda z: jnp.log(z) * 2, lambda z: z, y))(x),
+    ),
+    *_of_floats(
+        "switch",
+        Operand((1,), -1, 4),
+        note="of each",
+        by=lambda f, x: jax.vmap(
+            lambda y: f(
+                jnp.nan_to_num(y, posinf=9, neginf=0).astype("int32"),
+                (jnp.sqrt, jnp.log, jnp.reciprocal),
+                y,
+            )
+        )(x),
+    ),
+    *_of_floats("bitcast_convert_type", X, note="to the same", by=lambda f, x: f(x, x.dtype) * x),
     *_of_numbers("clamp", X, X, X),
     *_of_any("select", TRUTH, X, X),
     *_of_any("select_n", TRUTH, X, X),
@@ -96,6 +309,86 @@ CASES = (
     ),
     *_of_complex("add sub mul div eq ne pow", X, X, note="complex"),
     *_of_complex("integer_pow", X, y=3, note="complex"),
+    *_plane(
+        "acos acosh asin asinh atan cos cosh exp expm1 log1p log logistic rsqrt sign sin sinh "
+        "sqrt tan tanh",
+        PLANE,
+        note="plane",
+    ),
+    *_plane("pow", PLANE, by=lambda f, z: [f(z, z**0 * 2.5), f(z + 6, z / 4)], note="plane"),
+    *_plane("mul div", PLANE, by=lambda f, z: f(z, z[::-1] + 5), note="plane"),
+    *_sizes("log log1p sqrt sign", FAR, note="far away"),
+    *Lines("jax.lax", ("complex64",), elementwise=True, without=_GRADIENTS)(
+        "abs", FAR, note="far away"
+    ),
+    *_sizes("div", FAR, FAR, note="far away"),
+    *[
+        case
+        for kind in ("int4", "uint4")
+        for case in (
+            *_narrow(
+                "bitcast_convert_type",
+                NIBBLES,
+                note=kind,
+                by=lambda f, x, kind=kind: [
+                    f(x.astype(kind), other).astype("int32")
+                    for other in (kind.removeprefix("u"), "uint4")
+                ],
+            ),
+            *_narrow(
+                "neg bitwise_not sign clz",
+                NIBBLES,
+                note=kind,
+                by=lambda f, x, kind=kind: f(x.astype(kind)).astype("int32"),
+            ),
+            *_narrow(
+                "add sub mul div rem max min bitwise_and bitwise_xor shift_left "
+                "shift_right_logical shift_right_arithmetic lt eq",
+                NIBBLES,
+                note=kind,
+                by=_of_pairs(kind),
+            ),
+            *_narrow(
+                "convert_element_type",
+                fixed([-9, -8.5, -0.6, 0, 0.6, 7.4, 7.6, 15.5], "float32"),
+                note=kind,
+                by=lambda f, x, kind=kind: [
+                    f(f(x, kind), "float32"),
+                    f(f(x.astype("int32"), kind), "int8"),
+                ],
+            ),
+            *_narrow(
+                "dot reduce_sum sort",
+                Operand((16, 16), -8, 8, dtype="int32", extreme=False),
+                note=kind,
+                by=_of_a_table(kind),
+            ),
+        )
+    ],
+    *[
+        case
+        for kind in (
+            "float8_e4m3fn",
+            "float8_e5m2",
+            "float8_e3m4",
+            "float8_e4m3",
+            "float8_e4m3b11fnuz",
+            "float8_e4m3fnuz",
+            "float8_e5m2fnuz",
+            "float4_e2m1fn",
+        )
+        for case in (
+            *_narrow(
+                "convert_element_type",
+                fixed(_eight_bits(kind), "float32"),
+                note=kind,
+                by=lambda f, x, kind=kind: f(f(x, kind), "float32"),
+            ),
+            *_narrow(
+                "add mul max lt", fixed(_eight_bits(kind), "float32"), note=kind, by=_of_pairs(kind)
+            ),
+        )
+    ],
     *Lines("jax.lax", ("float32", "float64"), elementwise=True)("complex", X, X),
     *_of_any(
         "convert_element_type",
@@ -125,6 +418,13 @@ CASES = (
     *_shapes("squeeze", rows(1, 4), dimensions=(1,)),
     *_static("reshape", M, new_sizes=(6, 2), by=lambda f, x: f(jnp.resize(x, (3, 4)))),
     *_shapes("rev", M, dimensions=(0, 1)),
+    *_shapes("rev", T, dimensions=(0, 2)),
+    *_shapes("transpose", T, permutation=(2, 0, 1)),
+    *_shapes("slice", T, start_indices=(0, 1, 0), limit_indices=(2, 3, 4), strides=(1, 2, 3)),
+    *_shapes("concatenate", T, T, note="axis 1", by=lambda f, x, y: f([x, y[:, :1]], 1)),
+    *_shapes("reshape", T, new_sizes=(4, 6)),
+    *_forms("reshape", Operand((0, 4)), new_sizes=(5, 0, 2)),
+    *_shapes("broadcast_in_dim", Operand((3, 1)), shape=(2, 3, 6, 1), broadcast_dimensions=(1, 3)),
     *_shapes("transpose", M, permutation=(1, 0)),
     *_shapes("tile", M, reps=(2, 3)),
     *_shapes("split", Operand((4, 3)), sizes=(1, 3)),
@@ -136,6 +436,17 @@ CASES = (
             for config in ([(1, 2, 0), (0, 1, 2)], [(-1, 1, 0), (2, -3, 1)])
         ],
     ),
+    *_shapes(
+        "pad",
+        T,
+        X0,
+        note="with a number",
+        by=lambda f, x, y: [
+            f(x, y, config)
+            for config in ([(1, 2, 0), (0, 3, 1), (2, -1, 2)], [(-1, 2, 0), (1, -2, 1), (0, 0, 3)])
+        ],
+    ),
+    *_forms("pad", Operand((0,)), X0, note="of nothing", by=lambda f, x, y: f(x, y, [(1, 2, 3)])),
     *_shapes("slice", Operand((5, 4)), start_indices=(1, 0), limit_indices=(5, 3), strides=(2, 1)),
     *_shapes("slice_in_dim", Operand((5, 4)), start_index=1, limit_index=-1, stride=2),
     *_shapes("index_in_dim", Operand((5, 4)), index=-2),
@@ -161,6 +472,77 @@ CASES = (
     *_shapes("full", by=lambda f: [f((2, 3), 1.5), f((), -2)]),
     *_shapes("full_like", M, fill_value=1),
     *_shapes("empty", by=lambda f: f((2, 0), "float32")),
+    *[
+        case
+        for shape in ((1, 5, 6), (4, 2, 6), (2, 5, 2), (4, 5, 6))
+        for case in _forms(
+            "dynamic_slice",
+            CUBE,
+            note=f"sizes {shape}",
+            by=lambda f, x, shape=shape: [f(x, np.int32(start), shape) for start in _STARTS],
+        )
+    ],
+    *[
+        case
+        for shape in ((1, 5, 6), (4, 2, 6), (2, 5, 2), (4, 5, 6))
+        for case in _forms(
+            "dynamic_update_slice",
+            CUBE,
+            Operand(shape, 3, 4, extreme=False),
+            INDEX,
+            note=f"sizes {shape}",
+            by=lambda f, x, y, i: [f(x, y, i + jnp.array(start)) for start in _STARTS],
+        )
+    ],
+    *_of_indices(
+        "dynamic_slice_in_dim",
+        Operand((7,), dtype="float32"),
+        Operand((24,), 0, 9),
+        note="of each dtype",
+        by=lambda f, x, i: [f(x, i[n], 2) for n in range(24)],
+    ),
+    *_of_indices(
+        "gather",
+        Operand((3, 2), dtype="float32"),
+        Operand((24, 1), -3, 9),
+        note="of each dtype",
+        by=lambda f, x, i: f(x, i, _DIMENSIONS, (1, 2), mode="clip"),
+    ),
+    *[
+        case
+        for note, (*form, sizes, shape) in _GATHERS.items()
+        for case in _forms(
+            "gather", CUBE, integers(*shape, low=-2, high=8), note=note, by=_gathered(*form, sizes)
+        )
+    ],
+    *[
+        case
+        for note, (*form, updates, shape) in _SCATTERS.items()
+        for case in _forms(
+            "scatter scatter_add scatter_max scatter_min scatter_mul",
+            CUBE,
+            integers(*shape, low=-1, high=6),
+            Operand(updates, extreme=False),
+            note=note,
+            by=_scattered(*form),
+        )
+    ],
+    *_complex_rows(
+        "scatter_add",
+        CUBE,
+        integers(3, 1, low=-1, high=6),
+        Operand((4, 3, 6), extreme=False),
+        note="complex",
+        by=_scattered((0, 2), (1,), (1,), (), ()),
+    ),
+    *Lines("jax.lax", ("bool",))(
+        "scatter scatter_max scatter_min",
+        Operand((6,)),
+        fixed([[0], [1], [2], [3], [9]], "int32"),
+        Operand((5,)),
+        note="truth values",
+        by=_scattered((), (0,), (0,), (), ()),
+    ),
     *_shapes(
         "gather",
         Operand((5, 4)),
@@ -199,6 +581,77 @@ CASES = (
         by=lambda f, x, i: f(x, i, lambda y: y * 3, _SCATTERED, update_shape=(2, 4)),
     ),
     # Reductions.
+    *_complex_rows("cumsum cumprod", M, note="complex"),
+    *_complex_rows("reduce_sum reduce_prod", M, axes=(0,), note="complex"),
+    *_complex_rows("sort", M, note="complex"),
+    *[
+        case
+        for name, combine in _COMBINERS.items()
+        for case in (
+            *_rows(
+                "reduce",
+                Operand((9, 6), 0.9, 1.1, extreme=False),
+                X0,
+                note=f"{name} from a start",
+                by=lambda f, x, y, combine=combine: f(x, y, combine, (0,)),
+            ),
+            *_float_rows(
+                "reduce_window",
+                Operand((9, 6), 0.9, 1.1),
+                X0,
+                note=f"{name} from a start",
+                by=lambda f, x, y, combine=combine: [
+                    f(x, y, combine, (7, 1), (1, 1), "SAME"),
+                    f(x, y, combine, (9, 1), (1, 1), "VALID"),
+                    f(x, y, combine, (2, 3), (2, 1), "VALID", (1, 2), (2, 1)),
+                ],
+            ),
+        )
+    ],
+    *[
+        case
+        for name, combine in _COMBINERS.items()
+        for note, shape in _POOLS.items()
+        for case in _rows(
+            "reduce_window", POOLED, note=f"{name}, {note}", by=_pooled(combine, *shape)
+        )
+    ],
+    *_float_rows(
+        "reduce_window",
+        Operand((6, 8)),
+        note="equal ones",
+        by=lambda f, x: _pooled(lax.max, (3, 3), (2, 1), "SAME")(f, jnp.round(x)),
+    ),
+    *_rows(
+        "reduce_window",
+        Operand((4, 7), extreme=False),
+        note="whose order matters",
+        by=lambda f, x: f(
+            (x, x + 1),
+            (np.ones((), x.dtype), np.ones((), x.dtype)),
+            lambda a, b: (a[0] + b[0], a[1] - b[1]),
+            (2, 3),
+            (1, 2),
+            "VALID",
+            window_dilation=(2, 1),
+        ),
+    ),
+    *_rows(
+        "reduce_window",
+        Operand((4, 7)),
+        note="two at once",
+        by=lambda f, x: f(
+            (x, jnp.arange(28, dtype=x.dtype).reshape(4, 7)),
+            (np.zeros((), x.dtype), np.zeros((), x.dtype)),
+            lambda a, b: tuple(jnp.where(a[0] >= b[0], c, d) for c, d in zip(a, b, strict=True)),
+            (2, 3),
+            (1, 2),
+            ((0, 0), (1, 0)),
+        ),
+    ),
+    *Lines("jax.lax", ("int32", "uint8"))(
+        "reduce", M, X0, note="xor from a number", by=lambda f, x, y: f(x, y, lax.bitwise_xor, (0,))
+    ),
     *_rows("argmax argmin", M, axis=1, index_dtype=np.dtype("int32")),
     *_rows("cumsum cumprod cummax cummin", M),
     *_rows("cumsum cummax", M, axis=1, reverse=True),
@@ -250,6 +703,43 @@ CASES = (
     *_products("batch_matmul", rows(3, 4), rows(4, 2)),
     *_products(
         "dot_general", rows(3, 4), rows(2, 4), dimension_numbers=(((2,), (2,)), ((0,), (0,)))
+    ),
+    *[
+        case
+        for note, (left, right, numbers) in _DOTS.items()
+        for case in _products(
+            "dot_general",
+            Operand(left, extreme=False),
+            Operand(right, extreme=False),
+            note=note,
+            by=lambda f, x, y, numbers=numbers: f(x, y, numbers),
+        )
+    ],
+    *[
+        case
+        for left, right, wanted in _PREFERRED
+        for case in _fixed(
+            "dot_general",
+            Operand((4, 3, 5), -40, 40, extreme=False),
+            note=f"{left}, {right} to {wanted}",
+            by=_preferred(left, right, wanted),
+        )
+    ],
+    *Lines("jax.lax", ("bool",))(
+        "dot_general",
+        Operand((3, 2)),
+        Operand((2, 4)),
+        note="truth values",
+        by=lambda f, x, y: [f(x, y, (((1,), (0,)), ((), ()))), f(x, y, (((), ()), ((1,), (0,))))],
+    ),
+    *_fixed(
+        "dot",
+        SQUARE5,
+        note="algorithms",
+        by=lambda f, x: [
+            f(x, x, precision=lax.DotAlgorithmPreset[name])
+            for name in ("BF16_BF16_F32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6")
+        ],
     ),
     *_products("ragged_dot", Operand((5, 4)), Operand((3, 4, 2)), fixed([2, 0, 3], "int32")),
     *_float_rows(
@@ -328,6 +818,24 @@ CASES = (
         by=lambda f, x: f(x.astype("complex64"), lax.FftType.FFT, (8,)),
     ),
     # Control flow.
+    *_complex_rows(
+        "switch",
+        V,
+        INDEX,
+        note="complex",
+        by=lambda f, x, i: [
+            f(i + n, [lambda y: y + 1j, lambda y: y * y, lambda y: y.conj()], x) for n in (-3, 0, 9)
+        ],
+    ),
+    *_complex_rows(
+        "scan", M, note="complex", by=lambda f, x: f(lambda c, r: (c + r, c * r), x[:1].sum(0), x)
+    ),
+    *_complex_rows(
+        "fori_loop",
+        V,
+        note="complex",
+        by=lambda f, x: f(0, 3, lambda i, v: (v[1], v[2], v[0] * (1 + 1j)), (x, x * 2, x[::-1])),
+    ),
     *_rows(
         "cond",
         V,
@@ -366,4 +874,22 @@ CASES = (
     *_float_rows("composite", M, by=lambda f, x: f(lambda y: jnp.sin(y) + 1, "my.op")(x)),
     *_float_rows("polynomial", V, by=lambda f, x: f(x, [1.0, -2.0, 0.5])),
     *Lines("jax.lax", ("uint32",))("rng_bit_generator", fixed([1, 2, 3, 4], "uint32"), shape=(3,)),
+    *[
+        case
+        for algorithm in ("RNG_THREE_FRY", "RNG_PHILOX", "RNG_DEFAULT")
+        for case in (
+            *Lines("jax.lax", ("uint32",), without=_drawn_without)(
+                "rng_bit_generator",
+                fixed([7, 2, 2**32 - 3, 2**32 - 1], "uint32"),
+                note=algorithm,
+                by=_bits_of(algorithm, "uint8 uint16 uint32"),
+            ),
+            *Lines("jax.lax", ("uint64",), without=_drawn_without)(
+                "rng_bit_generator",
+                fixed(np.array([2**64 - 7, 2**64 - 2], np.uint64)),
+                note=f"{algorithm}, wide",
+                by=_bits_of(algorithm, "uint8 uint32 uint64"),
+            ),
+        )
+    ],
 )

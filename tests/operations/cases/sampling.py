@@ -9,6 +9,7 @@ from tests.operations.case import Lines
 from tests.operations.operands import Operand, fixed
 
 KEY = fixed([17, 42], "uint32")
+LONG_KEY = fixed([17, 42, 3, 2**32 - 5], "uint32")
 P = Operand((3,), 0.5, 3.0, extreme=False)
 Q = Operand((3,), 1.0, 2.0, extreme=False)
 PROBABILITY = Operand((3,), 0.1, 0.9, extreme=False)
@@ -26,6 +27,15 @@ _floats = Lines("jax.random", ("float32", "float16", "bfloat16", "float64"), loo
 _of_shape = Lines("jax.random", ("float32", "float64"), loose=32, without=_WITHOUT)
 _gradual = Lines("jax.random", ("float32",), loose=64, without=_WITHOUT, long=True)
 
+
+def _of_kind(kind, *arguments):
+    def run(f, data, **keywords):
+        given = arguments[:1] if f.func is jax.random.bits else arguments
+        return f(jax.random.wrap_key_data(data, impl=kind), *given, **keywords)
+
+    return run
+
+
 CASES = (
     *_bits("bits", KEY, shape=(5,), by=_drawn),
     *_bits(
@@ -34,6 +44,17 @@ CASES = (
         note="bytes",
         by=lambda f, k: _drawn(lambda key: [f(key, (5,), "uint8"), f(key, (3,), "uint16")], k),
     ),
+    *[
+        case
+        for kind in ("rbg", "unsafe_rbg")
+        for case in (
+            *_bits("split", LONG_KEY, num=3, note=kind, by=_of_kind(kind)),
+            *_bits("bits randint", LONG_KEY, note=kind, by=_of_kind(kind, (9,), 0, 100)),
+            *_bits("fold_in", LONG_KEY, note=kind, by=_of_kind(kind, 7)),
+            *_bits("permutation", LONG_KEY, note=kind, by=_of_kind(kind, 11)),
+            *_floats("normal", LONG_KEY, note=kind, by=_of_kind(kind, (3, 5))),
+        )
+    ],
     *_bits("key_data clone", KEY, by=_drawn),
     *_bits("split", KEY, num=3, by=_drawn),
     *_bits("fold_in", KEY, fixed(7, "uint32"), by=_drawn),
@@ -73,6 +94,9 @@ CASES = (
         by=lambda f, k: _drawn(lambda key: f(key, jnp.zeros(2), jnp.eye(2) + 0.5), k),
     ),
     *_gradual("gamma loggamma chisquare t dirichlet poisson", KEY, P, by=_drawn),
+    *Lines("jax.random", ("float32", "float16"), loose=64, without=_WITHOUT[1:], long=True)(
+        "gamma loggamma", KEY, P, note="with its gradient", by=_drawn
+    ),
     *_gradual("beta f", KEY, P, Q, by=_drawn),
     *_gradual("binomial", KEY, fixed([4.0, 9, 30]), PROBABILITY, by=_drawn),
     *_gradual(

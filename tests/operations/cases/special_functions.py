@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.operations.case import FLOATS, Lines
+from tests.operations.cases.arrays import with_numbers
 from tests.operations.operands import Operand, fixed, rows
 
 X = Operand((1,))
@@ -12,6 +13,7 @@ POSITIVE = Operand((1,), 0.2, 4.0)
 MILD = Operand((1,), 0.3, 2.0, extreme=False)
 ORDER = Operand((1,), 1, 4, dtype="int32", extreme=False)
 M = rows(4)
+Z = Operand((1,), extreme=False)
 
 _maps = Lines("jax.scipy.special", FLOATS, elementwise=True, loose=4)
 _series = Lines("jax.scipy.special", ("float32", "float64"), elementwise=True, loose=32)
@@ -24,6 +26,11 @@ CASES = (
     *_maps("erf erfc expit entr", X),
     *_maps("logit", PROBABILITY),
     *_maps("kl_div rel_entr xlogy xlog1py boxcox boxcox1p", POSITIVE, X),
+    *_maps("kl_div rel_entr xlogy xlog1py", X, note="with a number", by=with_numbers),
+    *Lines("jax.scipy.special", ("complex64", "complex128"), elementwise=True, loose=4)(
+        "xlogy xlog1py", Z, Z, note="complex"
+    ),
+    *_series("owens_t", X, note="with a number", by=with_numbers),
     *_series("ndtr log_ndtr", X),
     *_series("erfinv", UNIT),
     *_series("erfcinv ndtri", PROBABILITY),

@@ -244,13 +244,14 @@ class TestFull:
         code = """
 import resource
 import savedmodel, numpy as np
-from savedmodel.variables import bundle_layout, bundle_writer
+from savedmodel.variables import bundle_layout
+from tests.savedmodel.variables.bundles import write_bundle
 from savedmodel.files.folder import new_folder
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 tensor = bundle_layout.BundleTensor("w", 1, (100_000,), lambda: [np.zeros(100_000, np.float32)])
 with new_folder(Path(sys.argv[1]), overwrite=True) as folder:
     (folder / "variables").mkdir()
-    bundle_writer.write_bundle(folder / "variables" / "variables", [tensor])
+    write_bundle(folder / "variables" / "variables", [tensor])
 """
         process = _start(code, tmp_path / "m")
         _, errors = process.communicate()
@@ -438,19 +439,6 @@ def test_other_errors_of_the_rename_are_passed_on(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="cross-device link"):
         _write(tmp_path / "m", "1")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_a_killed_writer_left_is_removed_by_a_writer_of_another_name(tmp_path):
-    left, aside, young = (
-        tmp_path / f".{name}"
-        for name in ("a.jax-tf-bridge-01", "b.jax-tf-bridge-02.old", "c.jax-tf-bridge-03")
-    )
-    for folder in (left, aside, young):
-        folder.mkdir()
-    for folder in (left, aside):
-        os.utime(folder, (0, 0))
-    _write(tmp_path / "m", "1")
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == [aside.name, young.name, "m"]
 
 
 def test_errors_of_the_system_name_the_target_and_no_hidden_folder(tmp_path):

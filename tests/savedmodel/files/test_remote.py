@@ -92,13 +92,6 @@ def test_without_etils(monkeypatch, exported):
         bridge.save(exported, "s3://bucket/model", params=np.ones(3, np.float32))
 
 
-def test_the_address_of_a_local_file_is_its_path(tmp_path, exported):
-    address = f"file://{tmp_path}/m"
-    assert bridge.save(exported, address, params=np.ones(3, np.float32)).path == address
-    np.testing.assert_array_equal(bridge.load(address)(2.0), [2, 2, 2])
-    assert bridge.load(tmp_path / "m").signatures
-
-
 @pytest.mark.parametrize(
     ("path", "match"),
     [

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import runpy
 import subprocess
 import sys
-import time
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
@@ -113,15 +111,6 @@ def test_every_enum_value_below_the_references_is_declared():
     assert upstream == set(OURS.enum_types_by_name["DataType"].values_by_name)
 
 
-def test_a_field_that_differs_would_be_seen():
-    ours, upstream, info = (
-        _fields(OURS.message_types_by_name[name])
-        for name in ("SaverDef", "SavedVariable", "TensorInfo")
-    )
-    assert ours["version"] != upstream["trainable"]
-    assert info["name"] != ours["save_tensor_name"]
-
-
 def _fill(message, *, depth=2):
     """Sets every field that is declared; of a oneof, the last one stays."""
     declared = DescriptorProto()
@@ -187,14 +176,6 @@ def test_a_number_that_no_enum_has_is_kept():
     assert schema.BundleEntryProto.FromString(entry.SerializeToString()).dtype == 101
 
 
-def test_every_class_is_that_of_the_message_of_its_name():
-    messages = OURS.message_types_by_name
-    classes = {name for name in vars(schema) if name in messages}
-    assert len(classes) > 15
-    for name in classes:
-        assert getattr(schema, name).DESCRIPTOR is messages[name]
-
-
 @pytest.mark.parametrize(
     "order",
     [("savedmodel.protos.schema", "tensorflow"), ("tensorflow", "savedmodel.protos.schema")],
@@ -212,12 +193,3 @@ def test_both_import_orders_work(order):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_building_the_messages_is_cheap():
-    def build():
-        start = time.perf_counter()
-        runpy.run_path(schema.__file__)
-        return time.perf_counter() - start
-
-    assert min(build() for _ in range(5)) < 0.03

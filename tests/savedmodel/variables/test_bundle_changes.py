@@ -12,8 +12,9 @@ from savedmodel.variables import bundle_changes
 from savedmodel.variables.bundle_changes import lay_out_changes
 from savedmodel.variables.bundle_layout import BundleSlice, BundleStrings, BundleTensor
 from savedmodel.variables.bundle_reader import read_strings, read_tensor
-from savedmodel.variables.bundle_writer import write_bundle, write_data_files, write_index
+from savedmodel.variables.bundle_writer import write_data_files, write_index
 from savedmodel.variables.tensor_bundle import read_index, shard_path
+from tests.savedmodel.variables.bundles import write_bundle
 from xla_call_module.errors import DtypeError
 
 FLOAT = 1

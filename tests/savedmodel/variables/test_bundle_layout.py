@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 import bridge
 import savedmodel
-from savedmodel.variables import bundle_layout, bundle_writer
+from savedmodel.variables import bundle_writer
 from savedmodel.variables.bundle_layout import BundleSlice, BundleStrings, BundleTensor, lay_out
 from savedmodel.variables.bundle_reader import read_strings, read_tensor
-from savedmodel.variables.bundle_writer import write_bundle
 from savedmodel.variables.tensor_bundle import read_index
 from savedmodel.variables.tensor_slices import slice_key
+from tests.savedmodel.variables.bundles import write_bundle
 from xla_call_module.errors import StructureError
 
 UINT8 = 4
@@ -30,10 +30,6 @@ UINT8 = 4
 def _tensor(key, size, holder=0):
     data = np.random.default_rng(size).integers(0, 256, size, np.uint8)
     return BundleTensor(key, UINT8, (size,), lambda: [data], holder=holder)
-
-
-def _sizes(layout):
-    return [sum(tensor.shape[0] for tensor in file.tensors) for file in layout.files]
 
 
 TENSORS = st.lists(st.integers(0, 1000), max_size=20)
@@ -58,11 +54,6 @@ def test_every_tensor_is_in_one_file_of_its_holder(sizes, count, holders):
         for file in mine:
             keys = [tensor.key for tensor in file.tensors]
             assert keys == sorted(keys)
-
-
-def test_the_order_of_the_tensors_does_not_matter():
-    tensors = [_tensor(f"k{n}", 100 * (n % 4)) for n in range(12)]
-    assert lay_out(tensors, 3) == lay_out(tensors[::-1], 3)
 
 
 @pytest.mark.parametrize(("gibibytes", "files"), [(0.1, 1), (1, 1), (1.5, 2), (7.5, 8), (100, 8)])
@@ -202,9 +193,3 @@ def test_save_takes_a_number_of_files(tmp_path):
         with pytest.raises(StructureError, match=f"num_shards is {wrong!r}"):
             bridge.save(exported, tmp_path / "n", params=params, num_shards=wrong)
     assert os.listdir(tmp_path) == ["m"]
-
-
-def test_the_default_is_one_file_as_before(tmp_path):
-    assert bundle_layout._BYTES_PER_FILE == 1 << 30
-    write_bundle(tmp_path / "v", [_tensor("a", 100), _tensor("b", 50)], num_shards=None)
-    assert sorted(os.listdir(tmp_path)) == ["v.data-00000-of-00001", "v.index"]

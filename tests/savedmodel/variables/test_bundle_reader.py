@@ -21,10 +21,10 @@ from savedmodel.protos.schema import SavedModel
 from savedmodel.variables import bundle_reader
 from savedmodel.variables.bundle_layout import BundleTensor
 from savedmodel.variables.bundle_reader import SharedTensor
-from savedmodel.variables.bundle_writer import write_bundle
 from savedmodel.variables.piece_checksums import PIECE_SIZE
 from savedmodel.variables.tensor_bundle import read_index
 from tests.policy.source import ROOT
+from tests.savedmodel.variables.bundles import write_bundle
 from xla_call_module.dtypes import DTYPES, WIDE
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 
@@ -113,13 +113,6 @@ def test_a_damaged_tensor_and_its_neighbours(folder):
                 variable.shared()
         with pytest.raises(FormatError, match="the checksum"):
             variable.to_numpy()
-
-
-def test_a_bool_that_is_neither(tmp_path):
-    data = np.array([0, 1, 2], np.uint8)
-    write_bundle(tmp_path / "v", [BundleTensor("b", 10, (3,), lambda: [data])])
-    with pytest.raises(FormatError, match="'b' is bool, and has a byte 2"):
-        SharedTensor(read_index(tmp_path / "v"), "b")()
 
 
 def test_a_bool_that_is_neither_in_any_piece(tmp_path):

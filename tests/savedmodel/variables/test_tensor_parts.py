@@ -20,11 +20,11 @@ from savedmodel.files.sstable import decode_table, encode_table
 from savedmodel.protos.schema import BundleEntryProto
 from savedmodel.variables import bundle_writer, extents, piece_checksums, tensor_parts
 from savedmodel.variables.bundle_layout import BundleTensor
-from savedmodel.variables.bundle_writer import write_bundle
 from savedmodel.variables.data_files import DataFiles
 from savedmodel.variables.piece_checksums import PieceChecksums, encode_pieces, whole_checksum
 from savedmodel.variables.tensor_bundle import read_index
 from savedmodel.variables.tensor_parts import TensorParts
+from tests.savedmodel.variables.bundles import write_bundle
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import FormatError, StructureError
 
@@ -264,13 +264,6 @@ def test_the_pieces_give_the_whole(data, piece):
     crcs = [google_crc32c.value(data[i : i + piece]) for i in range(0, len(data), piece)]
     pieces = PieceChecksums(piece, tuple(crcs))
     assert whole_checksum(pieces, len(data)) == google_crc32c.value(data)
-
-
-def test_a_bool_that_is_neither(tmp_path):
-    data = np.array([0, 1, 2], np.uint8)
-    write_bundle(tmp_path / "v", [BundleTensor("b", BOOL, (3,), lambda: [data])])
-    with pytest.raises(FormatError, match="'b' is bool, and has a byte 2"):
-        TensorParts(read_index(tmp_path / "v"), "b")(((0, 1),))
 
 
 def test_no_more_than_a_few_megabytes_are_read_at_a_time(tmp_path, monkeypatch):

@@ -3,9 +3,9 @@
 import pytest
 
 from xla_call_module._jax import ir, make_ir_context
-from xla_call_module.analyses.branches import keep_chosen
+from xla_call_module.analyses.branches import keep_platform
 
-MODULE = """func.func public @main(%x: tensor<f32>) -> tensor<f32> {
+MODULE = """func.func public @main(%p: tensor<i32>, %x: tensor<f32>) -> tensor<f32> {
   %i = stablehlo.constant dense<INDEX> : tensor<i32>
   %0 = "stablehlo.case"(%i) ({
     %a = stablehlo.abs %x : tensor<f32>
@@ -24,7 +24,7 @@ MODULE = """func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 def test_an_index_out_of_bounds_chooses_the_last_branch(index, chosen):
     with make_ir_context():
         module = ir.Module.parse(MODULE.replace("INDEX", str(index)))
-        keep_chosen(module)
+        keep_platform(module, 0)
         module.operation.verify()
         names = [name for name in ("abs", "case", "negate", "sine") if f".{name}" in str(module)]
     assert names == [chosen]

@@ -103,20 +103,6 @@ def test_hoisting_out_of_loops_and_functions():
     np.testing.assert_allclose(found, jax.jit(function)(x), rtol=1e-5)
 
 
-def test_equal_bytes_of_another_shape_or_dtype_are_other_constants():
-    texts = np.arange(64, dtype=np.float32)
-
-    def function(x):
-        arrays = (texts, texts.reshape(8, 8), texts.view(np.int32), texts.reshape(8, 8) + 0)
-        return [jnp.asarray(array) * x.astype(array.dtype) for array in arrays]
-
-    call = from_exported(jax.export.export(jax.jit(function))(np.float32(1)))
-    hoisted, values = _hoist(call, from_bytes=256)
-    assert len(hoisted.hoisted) == len(values) == 3
-    restored = run_passes(hoisted, [restore_constants(values.__getitem__)])
-    assert (restored.args, restored.results) == (call.args, call.results)
-
-
 def test_small_constants_stay(exported):
     call = from_exported(exported)
     assert _hoist(call) == (call, {})

@@ -14,8 +14,8 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from xla_call_module import from_exported, retarget
 from xla_call_module.errors import VersionError
+from xla_call_module.passes.exported_form import DROP_LOCATIONS
 from xla_call_module.passes.gspmd import to_gspmd
-from xla_call_module.passes.locations import DROP_LOCATIONS
 from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.runtime.op import Op
 from xla_call_module.stablehlo.modules import open_module, uses_shardy

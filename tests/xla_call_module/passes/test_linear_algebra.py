@@ -19,7 +19,6 @@ from xla_call_module._tf import imported_release
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.linalg.lapack import is_portable
-from xla_call_module.linalg.linalg_option import parse_linalg
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.runtime.op import Op
@@ -298,10 +297,6 @@ class TestPlatforms:
 
 
 class TestThePass:
-    def test_other_calls_stay_as_they_are(self):
-        call = _call(jnp.sin, np.ones(3))
-        assert run_passes(call, [lower_linalg()]) is call
-
     def test_it_depends_on_nothing_else(self):
         call = _call(jnp.linalg.cholesky, SQUARE)
         once = run_passes(call, [lower_linalg()])
@@ -347,11 +342,6 @@ class TestThePass:
     )  # fmt: skip
     def test_what_has_no_portable_form(self, target):
         assert not is_portable(target)
-
-    def test_options(self):
-        assert (parse_linalg("portable"), parse_linalg("lapack")) == (True, False)
-        with pytest.raises(StructureError, match=r"linalg is 'mkl'; expected 'portable' or"):
-            parse_linalg("mkl")
 
 
 def _norm(a):

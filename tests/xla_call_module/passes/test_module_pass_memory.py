@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from jax.extend.mlir import ir
 
+from bridge.chains.exported_order import carried_by
+from bridge.chains.forward_and_backward import export_both, split_at_residuals
 from bridge.chains.orders import ChainOptions
-from bridge.chains.residuals import split_at_residuals
 from xla_call_module.exported import from_exported
 from xla_call_module.passes.constants import hoist_constants
+from xla_call_module.passes.exported_form import DROP_LOCATIONS
 from xla_call_module.passes.linear_algebra import lower_linalg
-from xla_call_module.passes.locations import DROP_LOCATIONS
 from xla_call_module.passes.module_pass import open_pair, run_passes
 from xla_call_module.passes.pipeline import Target, prepare_chain, retarget
 from xla_call_module.passes.residuals import join_residuals
@@ -29,9 +30,8 @@ def exported():
 
 
 def _join(exported):
-    vjp = exported.vjp()
-    calls = from_exported(exported), from_exported(vjp)
-    passes = split_at_residuals((exported, vjp), calls, ChainOptions())
+    both = export_both(exported)
+    passes = split_at_residuals(exported, both, ChainOptions(), describe=carried_by)
     with open_pair(*prepare_chain(passes, Target()).calls) as pair:
         join_residuals(*pair)
 

@@ -15,7 +15,7 @@ from tests.work import times_called
 from xla_call_module import from_exported
 from xla_call_module._jax import parse_artifact, serialize_artifact
 from xla_call_module.errors import ArgumentError
-from xla_call_module.passes.locations import DROP_LOCATIONS
+from xla_call_module.passes.exported_form import DROP_LOCATIONS
 from xla_call_module.passes.module_pass import open_call, run_on_module, run_passes
 from xla_call_module.passes.pipeline import (
     Artifact,

@@ -1,4 +1,4 @@
-"""Narrow types in wider ones: each operation on all pairs of values, as XLA computes it."""
+"""Narrow types in wider ones: what comes in of the type need not be made to fit."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-import pytest
-from jax import lax
 
 from bridge.core.narrow_types import NARROW_TYPES, storage_dtype_of
 from bridge.core_ops.decompositions.decomposition import decompose
@@ -17,17 +15,7 @@ from bridge.loading.exported_from_call import exported_from_call
 from tests.bridge.core_ops.decompositions.decomposing import contents
 from xla_call_module.exported import from_exported
 
-
-def pairs(name):
-    dtype = np.dtype(getattr(ml_dtypes, name))
-    bits = ml_dtypes.iinfo(dtype).bits if "int" in name else ml_dtypes.finfo(dtype).bits
-    if "int" in name:
-        least = int(ml_dtypes.iinfo(dtype).min)
-        every = np.arange(least, least + (1 << bits)).astype(dtype)
-    else:
-        every = np.arange(0, 1 << bits, 7).astype(np.uint8).view(dtype)
-    left, right = np.meshgrid(every, every, indexing="ij")
-    return left.reshape(-1), right.reshape(-1)
+NIBBLES = np.arange(-8, 8).astype(ml_dtypes.int4)
 
 
 def check(function, *arrays, parameters=None):
@@ -49,45 +37,8 @@ def stored(array):
     return array.astype(storage_dtype_of(array.dtype) or array.dtype)
 
 
-@pytest.mark.parametrize("name", ["int4", "uint4"])
-def test_integers(name):
-    def function(a, b):
-        computed = [do(a, b) for do in (lax.add, lax.sub, lax.mul, lax.div, lax.rem, lax.max)]
-        shifts = (lax.shift_left, lax.shift_right_logical, lax.shift_right_arithmetic)
-        moved = [do(a, b) for do in shifts]
-        counted = [-a, ~a, lax.sign(a), lax.clz(a), a & b, a ^ b]
-        return computed, moved, counted, a < b, jnp.where(a == b, a, b), lax.iota(a.dtype, 40)
-
-    check(function, *pairs(name))
-
-
-@pytest.mark.parametrize("name", ["float8_e4m3fnuz", "float8_e3m4"])
-def test_floats(name):
-    def function(a, b):
-        return [do(a, b) for do in (lax.add, lax.mul, lax.max)], -a, lax.exp(a * 0.25), a < b
-
-    check(function, *pairs(name))
-
-
-def test_conversions_and_bits():
-    floats = np.array([-9, -8.5, -0.6, 0, 0.6, 7.4, 7.6, np.nan, np.inf], np.float32)
-
-    def function(x, a):
-        made = [x.astype(dtype) for dtype in (jnp.int4, jnp.uint4)]
-        read = [a.astype(dtype) for dtype in (jnp.float32, jnp.int32, jnp.int2)]
-        return made, read, lax.bitcast_convert_type(a, jnp.uint4)
-
-    check(function, floats, pairs("int4")[0])
-
-
-def test_sums_and_products_are_fitted_once():
-    a = pairs("int4")[0].reshape(16, 16)
-    check(lambda a: (a @ a, jnp.sum(a, 0, dtype=a.dtype), jnp.max(a, 1), jnp.sort(a, 0)), a)
-
-
 def test_parameters_with_values_of_the_type_are_not_fitted():
-    a = pairs("int4")[0]
-    made = check(lambda a: a.astype(jnp.float32), a, parameters={0: stored(a)})
+    convert = lambda a: a.astype(jnp.float32)  # noqa: E731
+    made = check(convert, NIBBLES, parameters={0: stored(NIBBLES)})
     assert contents(made)[0] == {"builtin.module", "func.func", "func.return", "stablehlo.convert"}
-    wrapped = check(lambda a: a.astype(jnp.float32), a)
-    assert "stablehlo.and" in contents(wrapped)[0]
+    assert "stablehlo.and" in contents(check(convert, NIBBLES))[0]

@@ -1,1 +1,0 @@
-"""Rules of LiteRT, a file for each family: what each computes is what JAX computes."""
