@@ -89,7 +89,10 @@ class Sorts:
         axis = _reduction_dim(op)
         count = op.results[0].shape[axis]
         direction = _comparison_of(op)
-        if count is None or direction not in ("GT", "LT") or len(op.operands) != 4:
+        # The shapes of the results stand behind where they are symbolic.
+        has_shapes = "indices_of_shape_operands" in op.raw.attributes
+        given = len(op.operands) - len(op.results) * has_shapes
+        if count is None or direction not in ("GT", "LT") or given != 4:
             op.refuse("its size or its comparator is not supported")
         key = SortKey(0, descending=direction == "GT", signed_zeros=False)
         order = self.first(graph, graph.expand(op.operands[0]), key, axis, count)

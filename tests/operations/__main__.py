@@ -26,8 +26,7 @@ def main() -> int:
     """Run the cells that the command names; return 1 if one is not what is recorded."""
     from tests.operations.artifacts import folder_of_this_table
     from tests.operations.case import FORMS
-    from tests.operations.cells import batches, unexpected
-    from tests.operations.judging import outcomes
+    from tests.operations.cells import batches, outcomes_in, unexpected
     from tests.operations.table import CASES
     from tests.operations.targets import TARGETS, opened
 
@@ -54,7 +53,7 @@ def main() -> int:
             its_forms = [form for form in forms if form in target.forms]
             for batch in batches(cases, its_forms, dtypes, alone=options.alone):
                 begun = time.process_time()
-                for outcome in outcomes(target, batch, folder):
+                for outcome in outcomes_in(target, batch, folder):
                     counts[outcome.word] += 1
                     if unexpected(name, batch, outcome):
                         failed = True

@@ -12,7 +12,8 @@ from typing import Any
 
 from tests.operations.artifacts import Batch
 from tests.operations.case import Case
-from tests.operations.judging import Outcome
+from tests.operations.judging import Outcome, outcomes
+from tests.operations.targets import Target
 
 DEVIATIONS = Path(__file__).parent / "deviations.toml"
 # How many cases are one program.
@@ -117,21 +118,34 @@ def batches(
         alone: whether each case is a batch.
     """
     for form in forms:
-        by_dtype: dict[tuple[str, bool], list[Case]] = {}
+        alike: dict[tuple[str, bool, frozenset[str]], list[Case]] = {}
         for case in cases:
             for dtype in case.dtypes:
                 wanted = dtypes == "all" or dtype in dtypes or (
                     dtypes == "first" and dtype == case.dtypes[0])  # fmt: skip
                 if not wanted or not is_there(case, dtype, form):
                     continue
-                if alone or _is_refused(case, dtype, form):
+                if alone:
                     yield Batch((case,), form, dtype)
-                else:
-                    by_dtype.setdefault((dtype, case.elementwise), []).append(case)
-        for (dtype, _), alike in by_dtype.items():
+                    continue
+                refusing = _refusing(case, dtype, form)
+                alike.setdefault((dtype, case.elementwise, refusing), []).append(case)
+        for (dtype, _, _), those in alike.items():
             size = _SIZES.get(form, 20)
-            for start in range(0, len(alike), size):
-                yield Batch(tuple(alike[start : start + size]), form, dtype)
+            for start in range(0, len(those), size):
+                yield Batch(tuple(those[start : start + size]), form, dtype)
+
+
+def outcomes_in(target: Target, batch: Batch, folder: Path) -> Iterator[Outcome]:
+    """Yield what became of each case of a batch, of which what is refused is asked alone."""
+    of_all = (
+        entry.says for entry in deviations() if entry.outcome == "refused"
+        and entry.cases == ("*",) and entry.is_of(target.name, "", batch.dtype, batch.form)
+    )  # fmt: skip
+    whole = next(of_all, "")
+    refuses = any(target.name in _refusing(case, batch.dtype, batch.form) for case in batch.cases)
+    for part in batch.split() if refuses and not whole else [batch]:
+        yield from outcomes(target, part, folder, whole)
 
 
 def is_there(case: Case, dtype: str, form: str) -> bool:
@@ -142,10 +156,10 @@ def is_there(case: Case, dtype: str, form: str) -> bool:
     )
 
 
-def _is_refused(case: Case, dtype: str, form: str) -> bool:
-    """Return whether a target refuses a case, which no other one is to suffer of."""
-    return any(
-        entry.outcome == "refused" and entry.cases != ("*",)
+def _refusing(case: Case, dtype: str, form: str) -> frozenset[str]:
+    """Return the targets that refuse a case, with which no other one is to suffer there."""
+    return frozenset(
+        target for entry in deviations() for target in entry.targets
+        if entry.outcome == "refused" and entry.cases != ("*",)
         and entry.is_of(target, case.name, dtype, form)
-        for entry in deviations() for target in entry.targets
     )  # fmt: skip

@@ -8,8 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.operations.artifacts import Batch
-from tests.operations.cells import batches, unexpected
-from tests.operations.judging import outcomes
+from tests.operations.cells import batches, outcomes_in, unexpected
 from tests.operations.table import CASES
 from tests.operations.targets import Target
 
@@ -50,6 +49,6 @@ def check(target: Target, batch: Batch, folder: Path) -> None:
 
 
 def _faults(target: Target, batch: Batch, folder: Path) -> Iterator[str]:
-    for outcome in outcomes(target, batch, folder):
+    for outcome in outcomes_in(target, batch, folder):
         if fault := unexpected(target.name, batch, outcome):
             yield f"{outcome.case}, {batch.dtype}, {batch.form}: {fault}"

@@ -28,8 +28,15 @@ class Outcome:
     reason: str = ""
 
 
-def outcomes(target: Target, batch: Batch, folder: Path) -> Iterator[Outcome]:
-    """Yield what became of each case of a batch; if it is refused, of each half of it."""
+def outcomes(target: Target, batch: Batch, folder: Path, whole: str = "") -> Iterator[Outcome]:
+    """Yield what became of each case of a batch; if it is refused, of each half of it.
+
+    Args:
+        target: the target.
+        batch: the batch.
+        folder: that of the artifacts.
+        whole: what an error says that refuses each case for itself.
+    """
     try:
         batch.artifact(folder)
     except Exception as error:  # noqa: BLE001 - a cell of the table
@@ -39,6 +46,9 @@ def outcomes(target: Target, batch: Batch, folder: Path) -> Iterator[Outcome]:
         found = target.run(batch, folder)
     except Exception as error:  # noqa: BLE001 - a cell of the table
         word = "refused" if isinstance(error, InteropError) else "raised"
+        if whole and word == "refused" and whole in str(error):
+            yield from (Outcome(case.name, word, str(error)) for case in batch.cases)
+            return
         yield from _apart(target, batch, folder, word, error)
         return
     artifact = batch.artifact(folder)

@@ -17,6 +17,8 @@ Z = Operand((1,), extreme=False)
 
 _maps = Lines("jax.scipy.special", FLOATS, elementwise=True, loose=4)
 _series = Lines("jax.scipy.special", ("float32", "float64"), elementwise=True, loose=32)
+# Other cases compute with the same series.
+_alike = Lines("jax.scipy.special", ("float32", "float64"), elementwise=True, loose=32, long=True)
 _mild = Lines("jax.scipy.special", ("float32", "float64"), elementwise=True, loose=64, long=True)
 _rows = Lines("jax.scipy.special", FLOATS, without=("empty",))
 
@@ -32,11 +34,13 @@ CASES = (
     *_series("ndtr log_ndtr", X),
     *_series("erfinv", UNIT),
     *_series("erfcinv ndtri", PROBABILITY),
-    *_series("erfcx dawsn gammasgn i0 i0e i1 i1e fresnel sici exp1 expi spence", X),
-    *_series("digamma gamma gammaln loggamma factorial", POSITIVE),
-    *_series("beta betaln poch", POSITIVE, POSITIVE),
-    *_series("gammainc gammaincc", POSITIVE, POSITIVE),
-    *_series("betainc", POSITIVE, POSITIVE, PROBABILITY),
+    *_series("erfcx dawsn gammasgn i0 i0e i1 i1e fresnel sici expi spence", X),
+    *_alike("exp1", X),
+    *_series("digamma gamma gammaln", POSITIVE),
+    *_alike("loggamma factorial", POSITIVE),
+    *_series("beta", POSITIVE, POSITIVE),
+    *_alike("betaln poch gammainc gammaincc", POSITIVE, POSITIVE),
+    *_alike("betainc", POSITIVE, POSITIVE, PROBABILITY),
     *_series("zeta", Operand((1,), 1.1, 4.0), POSITIVE),
     *_series("comb", Operand((1,), 2, 6, extreme=False), Operand((1,), 0, 2, extreme=False)),
     *_mild("polygamma expn", ORDER, MILD),
