@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +25,18 @@ NEAR_ZERO = fixed([-0.0, 0.0, -0.3, 0.3, -1.5])
 SATURATED = fixed([-2, -1.5, -0.5, -0.1, 0.3, 0.9, 1.3])
 OFFSET = fixed(1000.5 + np.arange(16))
 HUGE = fixed([3e38, -3e38, 0, -0.0, np.inf, -np.inf, np.nan, 1e-38, 1e10, 5])
+_PARTS = (0.0, -0.0, 1.0, -1.5, 3.0)
+_FINITE = [complex(*parts) for parts in itertools.product(_PARTS, repeat=2)]
+_ENDLESS = [complex(np.inf, 1), complex(-2, np.inf), 1 + 2j, 0j]
+_EVERY = [complex(*p) for p in itertools.product((*_PARTS, np.inf, -np.inf, np.nan), repeat=2)]
+_POWERS = [2, 0.5, -1, 0, -3, 1j, 1 + 1j, 2 - 1j]
+
+
+def _pairs(left, right):
+    """All pairs of numbers, as two operands."""
+    return [fixed(part.ravel()) for part in np.meshgrid(left, right)]
+
+
 NANS = fixed([np.inf, np.nan, -np.nan, 3, -0.0, -np.inf, 0.0, -np.nan, np.nan, -2, 2])
 
 _floats = Lines("jax.lax", FLOATS, elementwise=True, without=_WITHOUT)
@@ -30,6 +44,7 @@ _of_numpy = Lines("jax.numpy", FLOATS, elementwise=True, without=_WITHOUT)
 _wider = Lines("jax.lax", ("float32", "bfloat16", "float64"), elementwise=True, without=_WITHOUT)
 _numbers = Lines("jax.lax", NUMBERS, elementwise=True, without=_WITHOUT)
 _any = Lines("jax.lax", (*ALL, "complex64"), elementwise=True, without=_WITHOUT)
+_complex = Lines("jax.lax", ("complex64", "complex128"), loose=4, without=_WITHOUT)
 _few = Lines("jax.lax", ("float32", "float64", "bfloat16", "float16"), without=_WITHOUT)
 _bytes = Lines("jax.lax", ("float32",), without=_WITHOUT)
 _integer_rows = Lines("jax.lax", ("int32", "int8", "int64", "uint32", "uint64"))
@@ -134,7 +149,7 @@ CASES = (
     *_of_numpy("multiply", X, note="by constants", by=lambda f, x: [
         x / 3, f(x, 0), f(x, -1), x**0.5, x**-0.5, x**3, x**-1, x**0, 0 - x, ~(x < 1), ~(x >= 1)]),
     *Lines("jax.numpy", NUMBERS, elementwise=True, without=_WITHOUT)(
-        "add", X, note="of nothing", by=lambda f, x: [f(x, 0) * 1 - 0, -(1 * x - 0)]),
+        "multiply", X, note="of nothing", by=lambda f, x: [f(f(1, x), 1) - 0, -(1 * x - 0)]),
     *_numbers("div rem", X, X, note="of one", by=lambda f, x, y: f(jnp.ones_like(x), x) * (y + 3)),
     *_floats("mul", SATURATED, note="by a reciprocal", by=lambda f, x: [
         f(lax.sin(x) / 1, 1 / lax.sqrt(lax.abs(x) + 1.5)), f(x + 3, jnp.exp(x * 0) / x)]),
@@ -148,6 +163,10 @@ CASES = (
     ],
     *Lines("jax.numpy", INTEGERS, elementwise=True, without=_WITHOUT)(
         "power", X, X, note="by edges", by=lambda f, x, y: f(x, jnp.maximum(y, 0))),
+    # Complex numbers with parts that are zeros and infinities.
+    *_complex("div", *_pairs(_FINITE, _FINITE), note="zeros"),
+    *_complex("div", *_pairs(_ENDLESS, _ENDLESS), note="infinities"),
+    *_complex("pow", *_pairs(_EVERY, _POWERS), note="special"),
     # Sorts of NaNs with signs, by several keys, and of integers in every form.
     *_few("sort", NANS, note="signs of NaN", by=lambda f, x: [f(x), jnp.argsort(x), jnp.argmax(x)]),
     *_few("top_k", NANS, note="signs of NaN", k=7),
