@@ -9,7 +9,7 @@ from typing import Any
 from jax import export
 
 from bridge.batching.batch_sizes import Buckets, parse_buckets
-from bridge.batching.row_export import batch_symbol, export_rows
+from bridge.batching.row_export import batch_symbol, export_rows, keeps_chain
 from bridge.batching.trial import Candidate, Difference, choose_others, try_rows
 from savedmodel.model import BatchBuckets, Signature
 from xla_call_module.call import CallModule, TensorSpec
@@ -154,7 +154,7 @@ def _check_rows(
     candidate = Candidate(
         given, rows, buckets.symbol,
         batches=tuple(index for index, spec in enumerate(call.args) if buckets.lead(spec)),
-        params=params, keeps_chain=rows is not given and len(signature.function.chain) > 1,
+        params=params, keeps_chain=keeps_chain(rows) and len(signature.function.chain) > 1,
     )  # fmt: skip
     difference, reason = try_rows(candidate)
     if difference is not None:

@@ -6,6 +6,7 @@ another one, or on how many there are, whatever is added to the batch.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,15 +14,18 @@ import jax
 import jax.numpy as jnp
 from jax import export, lax, tree_util
 
-from bridge.core._jax import replace_vjp
+from bridge.core._jax import replace_vjp, traced_program
 from bridge.core.narrowing import x64_if_needed
 from bridge.exporting.lowering import export_for
 from bridge.exporting.stages import signature_of
 from bridge.lifting.lifting_table import ROWS_TABLE
 from bridge.loading.lifted_exported import lift_leaves, symbolic_specs
+from xla_call_module.call import read_artifact_version
 from xla_call_module.dimensions import symbols
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
+from xla_call_module.stablehlo.modules import open_module, serialize_module
+from xla_call_module.stablehlo.rewriting import run_passes
 
 
 def batch_symbol(exported: export.Exported) -> str:
@@ -56,8 +60,24 @@ def export_rows(
             f"row is computed for itself: {error} To do: export a function that takes one, "
             "such as jax.vmap of a function of one row; or leave batch_buckets out."
         ) from error
-    keeps_chain = function is None and exported.has_vjp()
-    return replace_vjp(made, exported.vjp) if keeps_chain else made
+    if function is not None:
+        return made
+    made = _merge_equal(made)
+    return replace_vjp(made, exported.vjp) if exported.has_vjp() else made
+
+
+def keeps_chain(rows: export.Exported) -> bool:
+    """Return whether the gradients of a function of rows are those of what was exported."""
+    return rows.has_vjp() and traced_program(rows) is None
+
+
+def _merge_equal(exported: export.Exported) -> export.Exported:
+    """Return the same with equal operations once: `jax.vmap` of a loop lifts many of them."""
+    artifact = exported.mlir_module_serialized
+    with open_module(artifact) as module:
+        run_passes(module, "cse")
+        merged = serialize_module(module, read_artifact_version(artifact))
+    return dataclasses.replace(exported, mlir_module_serialized=merged)
 
 
 def of_rows(

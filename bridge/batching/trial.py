@@ -168,19 +168,35 @@ class _Trial:
         self._random = np.random.default_rng(_SEED)
         self._names = symbols(candidate.symbol)
         self._is_loop = _may_not_end(call)
-        rows, seconds = candidate.rows, _LOOP_SECONDS if self._is_loop else None
-        self._rows = None if rows is None else self._function(rows, seconds)
-        self._whole = self._function(candidate.exported, seconds)
-        if self._is_loop and self._rows is not None:
-            self._whole = self._after_rows(self._rows)
+        self._whole, self._pair = self._functions(candidate.exported, candidate.rows)
 
-    def _function(self, exported: export.Exported, seconds: float | None) -> _Function:
-        """Return a function of physical leaves that runs for a limited time."""
+    def _functions(
+        self, exported: export.Exported, rows: export.Exported | None
+    ) -> tuple[_Function, Callable[..., tuple[list[Any], list[Any]]] | None]:
+        """Return the function, and one of its results and those of its rows, if they are there."""
+        seconds, count = _LOOP_SECONDS if self._is_loop else None, len(self._call.results)
+        if rows is None:
+            return self._function(exported, seconds=seconds), None
+        if self._is_loop:
+            alone = self._function(rows, seconds=seconds)
+            whole = self._after_rows(alone)
+            return whole, lambda *leaves: (whole(*leaves), alone(*leaves))
+        # XLA compiles both of them together in less time than one after another.
+        both = self._function(exported, rows)
+
+        def pair(*leaves: Any) -> tuple[list[Any], list[Any]]:
+            results = both(*leaves)
+            return results[:count], results[count:]
+
+        return lambda *leaves: pair(*leaves)[0], pair
+
+    def _function(self, *exporteds: export.Exported, seconds: float | None = None) -> _Function:
+        """Return a function of physical leaves to all results, which runs for a limited time."""
 
         def flat(*leaves: Any) -> list[Any]:
-            pairs = zip(leaves, exported.in_avals, strict=True)
+            pairs = zip(leaves, exporteds[0].in_avals, strict=True)
             logical = [to_logical(leaf, aval) for leaf, aval in pairs]
-            results = call_flat(exported)(*logical)
+            results = [result for one in exporteds for result in call_flat(one)(*logical)]
             return [None if result is None else to_physical(result) for result in results]
 
         calls = LimitedCalls(flat, self._call, first_seconds=seconds)
@@ -195,7 +211,7 @@ class _Trial:
             began = time.monotonic()
             rows(*leaves)
             seconds = max(_MIN_BATCH_SECONDS, _MAX_BATCH_RATIO * (time.monotonic() - began))
-            whole = whole or self._function(self._candidate.exported, seconds)
+            whole = whole or self._function(self._candidate.exported, seconds=seconds)
             try:
                 return whole(*leaves)
             except TimeLimitError as error:
@@ -222,8 +238,7 @@ class _Trial:
             for kind in (*some, *special):
                 yield from self._in_other_ways(self._draw(kind, sizes), kind, trials, sizes)
         if self._candidate.keeps_chain and edges and len(trials) > 1:
-            for kind in some:
-                yield from self._gradients(trials[:2], kind)
+            yield from self._gradients(trials[:2], some)
 
     def _sizes(self) -> list[dict[str, int]]:
         """Return sizes of all dimension variables, with different numbers of rows."""
@@ -239,7 +254,7 @@ class _Trial:
         }
         found: dict[int, dict[str, int]] = {}
         # Where it is called itself, so it is for single rows.
-        for wanted in _ROWS if self._rows is not None else (1, *_ROWS):
+        for wanted in _ROWS if self._pair is not None else (1, *_ROWS):
             for size in sorted(rows, key=lambda size: abs(rows[size] - wanted)):
                 if (chosen := choose_others(call, others, {name: size})) is not None:
                     found[size] = {**chosen, name: size}
@@ -287,9 +302,8 @@ class _Trial:
         sizes: Mapping[str, int],
     ) -> Iterator[Difference]:
         """Yield the results that the function of rows has not, or that places or sizes change."""
-        if self._rows is not None:
-            theirs = self._rows(*leaves)
-            yield from self._compare(self._whole(*leaves), theirs, kind, _OF_NUMBER)
+        if self._pair is not None:
+            yield from self._compare(*self._pair(*leaves), kind, _OF_NUMBER)
             return
         results = self._whole(*leaves)
         turned = self._whole(*self._of_batches(leaves, lambda x: np.roll(x, 1, 0)))
@@ -317,26 +331,29 @@ class _Trial:
             if other is not None and not are_close(one, other, rounding):
                 yield Difference(index, *what, kind, is_gradient)
 
-    def _gradients(self, trials: Sequence[Mapping[str, int]], kind: str) -> Iterator[Difference]:
+    def _gradients(
+        self, trials: Sequence[Mapping[str, int]], kinds: Sequence[str]
+    ) -> Iterator[Difference]:
         """Yield the gradients that rows change which are added, and no loss depends on."""
         exported, symbol = self._candidate.exported.vjp(), self._candidate.symbol
         vjp = from_exported(exported, allow_flat_trees=True)
-        call, count = self._function(exported, None), len(self._call.args)
+        call, specs = self._function(exported), vjp.args[len(self._call.args) :]
         fewer, more = (sizes[symbol] for sizes in trials)
-        arguments = self._draw(kind, trials[0])
-        cotangents = self._drawn(vjp.args[count:], RANDOM, trials[0])
-        padded = self._of_batches(
-            arguments, lambda x: np.concatenate([x, np.repeat(x[-1:], more - fewer, 0)])
-        )
-        zeros = [
-            np.concatenate([x, np.zeros((more - fewer, *x.shape[1:]), x.dtype)])
-            if spec.shape is not None and spec.shape[:1] == (symbol,)
-            else x
-            for x, spec in zip(cotangents, vjp.args[count:], strict=True)
-        ]
-        alone, beside = call(*arguments, *cotangents), call(*padded, *zeros)
-        cut = self._of_batches(beside, lambda x: None if x is None else x[:fewer])
-        yield from self._compare(cut, alone, kind, _OF_GRADIENT, is_gradient=True)
+        for kind in kinds:
+            arguments = self._draw(kind, trials[0])
+            cotangents = self._drawn(specs, RANDOM, trials[0])
+            padded = self._of_batches(
+                arguments, lambda x: np.concatenate([x, np.repeat(x[-1:], more - fewer, 0)])
+            )
+            zeros = [
+                np.concatenate([x, np.zeros((more - fewer, *x.shape[1:]), x.dtype)])
+                if spec.shape is not None and spec.shape[:1] == (symbol,)
+                else x
+                for x, spec in zip(cotangents, specs, strict=True)
+            ]
+            alone, beside = call(*arguments, *cotangents), call(*padded, *zeros)
+            cut = self._of_batches(beside, lambda x: None if x is None else x[:fewer])
+            yield from self._compare(cut, alone, kind, _OF_GRADIENT, is_gradient=True)
 
     def _of_batches(self, leaves: Sequence[Any], change: Callable[[Any], Any]) -> list[Any]:
         """Return arguments, or their gradients, of which those with rows are changed."""

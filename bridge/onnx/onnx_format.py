@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -117,12 +118,19 @@ def _dimension(dim: Any, name: str) -> str:
     return str(dim) if dim else name
 
 
-def _prepare(call: RuntimeCall) -> Callable[[], Sequence[Any]]:
+@functools.lru_cache(maxsize=1)
+def _on_one_thread(path: str, written: int) -> Any:
+    """Return the session of a file as it was at some time, which all calls of it share."""
     import onnxruntime
 
+    del written
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(call.path, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def _prepare(call: RuntimeCall) -> Callable[[], Sequence[Any]]:
+    session = _on_one_thread(call.path, os.stat(call.path).st_mtime_ns)
     # Inputs of narrow types are of a wider one in the model.
     feeds = {
         value.name: call.inputs[value.name].astype(_spec(value, call.path).dtype.numpy)

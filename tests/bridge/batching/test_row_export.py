@@ -155,6 +155,18 @@ def test_the_module_is_hardly_larger(form, name):
     assert os.path.dirname(bridge.__file__).encode() not in rows.mlir_module_serialized
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["a_loop_for_each", "a_loop_with_masks", "steps_for_each", "one_after_another_with_a_loop"],
+)
+def test_the_module_of_a_single_loop_is_hardly_larger(name):
+    function, *arguments = ROW_BY_ROW[name]
+    exported = export.export(jax.jit(function))(*specs_of(arguments))
+    rows = export_rows(exported, None, "b")
+    sizes = [len(one.mlir_module_serialized) for one in (rows, exported)]
+    assert sizes[0] <= LARGEST * sizes[1]
+
+
 @jax.custom_vjp
 def doubled(x):
     return x * 2
@@ -192,3 +204,14 @@ def test_a_gradient_that_depends_on_the_batch_is_refused(tmp_path):
     exported = export.export(jax.jit(shared))(*specs_of(["b, 3"]))
     with pytest.raises(StructureError, match=r"The gradient of x .*depends on rows that"):
         bridge.save(exported, tmp_path / "m", batch_buckets=(4,))
+
+
+def test_a_function_has_the_gradients_of_its_rows(tmp_path, preloaded):
+    """They cannot depend on the batch, so that they are not tried."""
+    tf = pytest.importorskip("tensorflow")
+    bridge.save(shared, tmp_path / "m", args="f32[b,3]", batch_buckets=(4,))
+    x = tf.constant(np.ones((3, 3), "float32"))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.saved_model.load(tmp_path / "m")(x)
+    np.testing.assert_array_equal(tape.gradient(y, x), np.ones((3, 3)))

@@ -11,6 +11,9 @@ from jax import enable_x64
 
 import bridge
 from bridge.cli.main import main
+from bridge.formats.file_format import RuntimeCall
+from bridge.formats.runtime_calls import RUNTIMES
+from bridge.onnx.onnx_format import _on_one_thread
 from xla_call_module.errors import StructureError, UnsupportedError
 
 pytest.importorskip("onnxruntime")
@@ -105,3 +108,17 @@ def test_dtypes_that_models_take_as_others():
 
 def test_gradients_are_compared_too():
     bridge.to_onnx(predict, gradient_order=1, verify=True, **OPTIONS)
+
+
+def test_calls_of_a_file_share_a_session_until_it_is_written_again(tmp_path):
+    path, found = tmp_path / "m.onnx", []
+    before = _on_one_thread.cache_info()
+    for factor, counts in ((2, (1, 3)), (3, (2,))):
+        bridge.save_onnx(lambda x, k=factor: x * k, path, args="f32[b]", overwrite=True)
+        for count in counts:
+            inputs = {"x": np.ones(count, "float32")}
+            call = RuntimeCall(str(path), "serving_default", inputs, ())
+            found += [array.tolist() for array in RUNTIMES["ONNX Runtime"].prepare(call)()]
+    assert found == [[2], [2, 2, 2], [3, 3]]
+    after = _on_one_thread.cache_info()
+    assert (after.misses - before.misses, after.hits - before.hits) == (2, 1)
