@@ -28,7 +28,7 @@ What JAX has a primitive for is that primitive again, since it is what has the d
 
 - regions of reductions, windows, scatters and sorts, which are recognized by what they compute
   (`xla_call_module.stablehlo.combiners`, `sort_keys`);
-- loops that count, as `jax.lax.scan` (`loops.py`);
+- loops that count, as `jax.lax.scan` (`loops.py`, of the integers in `step_integers.py`);
 - slices that are the parts of one array, as `jax.lax.split` (`splits.py`);
 - functions that JAX lowers to many operations, such as `erf_inv`, by what this JAX lowers them to
   (`derivatives/`);
@@ -36,6 +36,8 @@ What JAX has a primitive for is that primitive again, since it is what has the d
   primitive (`platform_branches.py`);
 - shardings and manual computations, as `with_sharding_constraint` and `jax.shard_map` on the mesh
   that the function is lifted for (`sharding_primitives.py`, `collective_primitives.py`).
+
+Each operation is bound under the name stack and the line in its location (`name_stacks.py`).
 
 To add an operation: a function `_name(op) -> value` (or a list of them) in the file of its family,
 and its place in `RULES` with the attributes that it reads; one that is not listed is refused. An
