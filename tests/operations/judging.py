@@ -31,6 +31,8 @@ class Outcome:
 def outcomes(target: Target, batch: Batch, folder: Path, whole: str = "") -> Iterator[Outcome]:
     """Yield what became of each case of a batch; if it is refused, of each half of it.
 
+    What raises only with others in one program is no more right for being right alone.
+
     Args:
         target: the target.
         batch: the batch.
@@ -70,8 +72,13 @@ def _apart(
         yield Outcome(batch.cases[0].name, word, f"{type(error).__name__}: {error}")
         return
     middle = len(batch.cases) // 2
+    found: list[Outcome] = []
     for half in (batch.cases[:middle], batch.cases[middle:]):
-        yield from outcomes(target, Batch(half, batch.form, batch.dtype), folder)
+        found += outcomes(target, Batch(half, batch.form, batch.dtype), folder)
+    if word == "raised" and all(one.word == "right" for one in found):
+        reason = f"only together: {type(error).__name__}: {error}"
+        found = [Outcome(case.name, word, reason) for case in batch.cases]
+    yield from found
 
 
 def _fault(target: Target, batch: Batch, case: Case, call: Call, number: int, found: Array) -> str:
