@@ -226,7 +226,7 @@ def test_floats_of_8_bits_need_an_opset_that_has_them(direction):
 
     x = np.ones(3, np.float32 if direction == "to" else jnp.float8_e5m2)
     program = export.export(jax.jit(function))(x)
-    with pytest.raises(bridge.InteropError, match=r"test_nodes\.py:\d+.*from opset 19 on"):
+    with pytest.raises(bridge.InteropError, match=r"test_rules_nodes\.py:\d+.*from opset 19 on"):
         bridge.to_onnx(program, opset=18)
     bridge.to_onnx(program, opset=19)
 
@@ -284,7 +284,9 @@ def test_sorts_whose_order_shows_are_refused():
     check(lambda x: lax.sort((x, jnp.arange(3)), num_keys=1, is_stable=False), x)
     with pytest.raises(UnsupportedError, match=r"unstable.*is_stable=True"):
         check(lambda x, y: lax.sort((x, y), num_keys=1, is_stable=False), x, x[::-1])
-    with pytest.raises(UnsupportedError, match=r"stablehlo\.rng at .*test_nodes.*threefry2x32"):
+    with pytest.raises(
+        UnsupportedError, match=r"stablehlo\.rng at .*test_rules_nodes.*threefry2x32"
+    ):
         check(lambda x: lax.rng_uniform(x[0], x[1], (2,)), np.arange(2, dtype=np.float32))
 
 
