@@ -1,7 +1,7 @@
 """The name stacks of JAX, and the lines of the user's program, in the locations of a module.
 
 JAX writes the name stack of an equation and its primitive as the name of what it lowers it to, with
-the Python frames behind it: `loc("jit(f)/mlp/jit(relu)/max"("relu"("net.py":7:4)))`. Operations are
+the Python frames behind it: `loc("jit(f)/mlp/jit(relu)/max"("relu"(…:7:4)))`. Operations are
 bound under the same stack and line, so that what is traced has the names of what was exported.
 
 The name of an operation in a region begins with that of the loop or branch around it, and what JAX
