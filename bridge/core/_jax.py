@@ -607,7 +607,10 @@ def traceback_at(file: str, line: int, function: str) -> Any:
     runs here. Without the gate the lines of lifted equations are those of this package. It can go
     when JAX takes a line.
     """
-    record = type(source_info_util.current().traceback).get_traceback
+    current: Any = source_info_util.current().traceback
+    if current is None:  # where tracebacks are switched off
+        return None
+    record = type(current).get_traceback
     code = _RECORD.replace(
         co_filename=file, co_firstlineno=line, co_name=function, co_qualname=function
     )

@@ -108,7 +108,8 @@ def _spread(operand: Operand, shape: Sequence[int], dtype: str, start: int) -> A
     kind = operand.of(dtype)
     if operand.values is not None:
         with np.errstate(over="ignore"):  # of numbers that are infinities in few bits
-            return np.broadcast_to(np.asarray(operand.values()), operand.shape).astype(kind)
+            values = np.broadcast_to(np.asarray(operand.values()), operand.shape).astype(kind)
+        return np.resize(values, shape) if operand.rows else values
     size = math.prod(shape)
     order = (np.arange(size) * 7919 + 3 + start) % max(size, 1)
     low = max(operand.low, 0) if kind.kind == "u" else operand.low
