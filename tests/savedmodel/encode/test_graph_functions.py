@@ -54,6 +54,16 @@ def test_every_kind_of_attribute_is_written_and_read():
     assert found == values
 
 
+@pytest.mark.parametrize(("op", "stateful"), [("Assert", True), ("While", True), ("Add", False)])
+def test_a_function_with_effects_says_so(op, stateful):
+    """TensorFlow leaves out, or computes once for all, what is not stateful."""
+    (proto,) = encode_graph(
+        TensorFlowGraph(GraphFunction("main", (), (GraphNode(op, "n", (), {}),), ()))
+    )
+    assert proto.signature.is_stateful is stateful
+    assert list(proto.signature.control_output) == (["n"] if op == "Assert" else [])
+
+
 def test_an_attribute_that_is_none_is_refused():
     graph = TensorFlowGraph(GraphFunction("main", (), (GraphNode("A", "a", (), {"x": 1j}),), ()))
     with pytest.raises(TypeError, match="complex is not an attribute"):
