@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from jax import export
+from jax.extend import source_info_util
 
 from xla_call_module.dimensions import MAX_EXPONENT, Shape, evaluate
 from xla_call_module.errors import FormatError, InteropError, StructureError
@@ -122,6 +123,9 @@ writer needs. To do: write it again.
     if sys.getprofile() is not None:
         yield
         return
+    # JAX compiles which files are not the user's when it is first asked, and names a line of the
+    # user's for each scope of sizes. That is no step of what is read.
+    source_info_util.summarize(source_info_util.current())
     left = steps
 
     # It runs millions of times, so that it does nothing more while there are steps left.
