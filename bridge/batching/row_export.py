@@ -24,6 +24,7 @@ from xla_call_module.call import read_artifact_version
 from xla_call_module.dimensions import symbols
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
+from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import open_module, serialize_module
 from xla_call_module.stablehlo.rewriting import run_passes
 
@@ -74,6 +75,8 @@ def keeps_chain(rows: export.Exported) -> bool:
 def _merge_equal(exported: export.Exported) -> export.Exported:
     """Return the same with equal operations once: `jax.vmap` of a loop lifts many of them."""
     artifact = exported.mlir_module_serialized
+    if mentions(artifact, [b"mesh"]):  # its shardings are not those of a parsed module
+        return exported
     with open_module(artifact) as module:
         run_passes(module, "cse")
         merged = serialize_module(module, read_artifact_version(artifact))

@@ -148,7 +148,8 @@ def convolution(x):
      (lambda x: x * 2 + x[:, :1] > 1, {"BROADCAST_TO"})],
 )  # fmt: skip
 def test_what_is_no_kernel_of_its_own(function, absent):
-    assert not absent & operators_of(function, "f32[b,4]").keys()
+    # A kernel's own activation makes 0 of NaN, which huge inputs have in some programs of XLA.
+    assert not absent & operators_of(function, "f32[b,4]", verify=False).keys()
 
 
 POOLS = [((3, 3), (2, 2), "SAME"), ((2, 2), (2, 2), "VALID"), ((1, 3), (1, 1), "SAME"),
