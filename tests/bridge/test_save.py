@@ -734,7 +734,7 @@ def test_each_order_is_parsed_once_and_serialized_once(
     def save():
         bridge.save(exported, tmp_path / "m", overwrite=True, gradient_order=2, **options)
 
-    # The program that is split into two passes is read, too, and both passes are written for a chain.
+    # The program that is split into two passes is read, too, and both of them are written.
     split = int("residuals" in options)
     assert times_called(parse_artifact, save) == 3 + split + assertions
     assert times_called(serialize_artifact, save) == 3 + 2 * split + 2 * assertions
