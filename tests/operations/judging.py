@@ -113,7 +113,8 @@ def difference(
     if found.dtype.kind in "biu":
         return _worst(found, expected, found != expected)
     info = ml_dtypes.finfo(dtype if found.dtype.name == "float32" else found.dtype)
-    one, other = found.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # of signaling NaNs
+        one, other = found.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(one) & np.isfinite(other)
     wrong = ~finite & ~((one == other) | (np.isnan(one) & np.isnan(other)))
     sizes = np.abs(np.where(finite, other, 0))
