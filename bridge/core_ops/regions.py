@@ -35,6 +35,22 @@ def is_identity(reducer: str, value: Value) -> bool:
     return value.scalar is not None and bool(value.scalar == identity_of(reducer, value.dtype))
 
 
+def changes_nothing_in(region: Region, starts: Sequence[Value], graph: TensorGraph) -> bool:
+    """Return whether values change nothing that a region combines with them.
+
+    What a region of logarithms makes is not known here: -inf is what their sums begin with.
+    """
+    random = np.random.default_rng(0)
+    arrays = [_small(random, start.dtype) for start in starts]
+    made = region.apply(graph.trial(), [*starts, *map(constant_array, arrays)])
+    return all(
+        bool(start.scalar == -np.inf)
+        if value.array is None
+        else np.allclose(value.array.astype(np.complex128), array, rtol=1e-6, atol=0)
+        for start, value, array in zip(starts, made, arrays, strict=True)
+    )
+
+
 def depends_on_order(region: Region, graph: TensorGraph) -> bool:
     """Return whether it is known to matter which neighbours a region combines first.
 

@@ -12,10 +12,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from bridge.core_ops.regions import REDUCERS, depends_on_order, is_identity, reducer_of
+from bridge.core_ops.regions import (
+    REDUCERS,
+    changes_nothing_in,
+    depends_on_order,
+    is_identity,
+    reducer_of,
+)
 from bridge.core_ops.slicing import pad
 from bridge.core_ops.stablehlo_operation import Operation, Region, Rule
 from bridge.graphs import nodes
@@ -154,7 +161,10 @@ def _reduce_as(
     def combine(first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
         return region.apply(graph, [*first, *second])
 
-    if not reducer and depends_on_order(region, graph):
+    if not reducer and (
+        depends_on_order(region, graph)
+        or (_has_padding(windows) and not changes_nothing_in(region, starts, graph))
+    ):
         return _fold(graph, op, values, starts, windows, combine)
     fillings = starts
     if reducer in REDUCERS:  # XLA leaves out what is put around the array
@@ -181,6 +191,12 @@ def _remember_sum(
     rows = _rows(windows) if reducer == "add" else None
     if rows is not None:
         graph.remember(reduced, WindowSum(value, tuple(rows)))
+
+
+def _has_padding(windows: _Windows) -> bool:
+    """Return whether something is put around the array or between its elements."""
+    counts = (*windows.low, *windows.high)
+    return any(count != 0 for count in counts) or max(windows.base_dilations, default=1) > 1
 
 
 def _rows(windows: _Windows) -> list[tuple[int, int, int, int]] | None:
@@ -296,18 +312,20 @@ def _fold(
     windows: _Windows,
     combine: _Combine,
 ) -> list[Value]:
-    """The reductions of all windows, from what they begin with to their last elements."""
+    """The reductions of all windows, from what they begin with to their last elements.
+
+    XLA leaves out what is put around the array and between its elements.
+    """
     if not is_static(windows.sizes):
-        op.refuse("the sizes of its windows are dynamic, and the order in them matters")
+        op.refuse("the sizes of its windows are dynamic, and what order and padding do matters")
     sizes = numbers_of(windows.sizes)
     if math.prod(sizes) > _MAX_FOLDED:
-        op.refuse(f"its windows have {math.prod(sizes)} elements, and their order matters")
-    if (
-        any(count != 0 for count in (*windows.low, *windows.high))
-        or max(windows.base_dilations) > 1
-    ):
-        op.refuse("StableHLO and XLA differ in whether its padding takes part")
+        op.refuse(
+            f"its windows have {math.prod(sizes)} elements, and what order and padding do matters"
+        )
     axes = range(len(sizes))
+    lengths = values[0].shape
+    values = _padded(graph, values, starts, windows)
     moves = (values[0].shape, sizes, windows.strides, windows.dilations)
     counts = [count_windows(*row) for row in zip(*moves, strict=True)]
     folded = [start.broadcast_to(tuple(counts)) for start in starts]
@@ -320,8 +338,30 @@ def _fold(
         part = [
             nodes.slice_(graph, value, begins, ends, windows.strides, axes=axes) for value in values
         ]
-        folded = combine(folded, part)
+        are_there = np.ones((), bool)
+        for axis in axes:
+            row = _which_are_there(op, windows, axis, lengths[axis], counts[axis], begins[axis])
+            are_there = are_there & np.expand_dims(row, tuple({*axes} - {axis}))
+        combined = combine(folded, part)
+        folded = [
+            nodes.where(graph, nodes.constant(are_there, np.bool_), new, old)
+            for new, old in zip(combined, folded, strict=True)
+        ]
     return folded
+
+
+def _which_are_there(
+    op: Operation, windows: _Windows, axis: int, length: Dim, count: Dim, begin: int
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return of which windows an element is one of the array, along a dimension."""
+    step, low, high = windows.base_dilations[axis], windows.low[axis], windows.high[axis]
+    if (step, low, high) == (1, 0, 0):
+        return np.ones(1, bool)
+    if not (isinstance(length, int) and isinstance(count, int) and isinstance(low, int)):
+        op.refuse("a dimension with padding is dynamic, and the padding takes no part")
+    places = np.arange(count) * windows.strides[axis] + begin - low
+    is_one = (places >= 0) & (places % step == 0) & (places // step < length)
+    return np.asarray(is_one, bool)
 
 
 def _slide_by_rounds(

@@ -79,7 +79,8 @@ def _divide(op: LoweredOperation) -> Any:
     left, right = op.arrays
     logical = op.logical_dtype()
     if not integer_bits(logical):
-        return left / right
+        with np.errstate(all="ignore"):  # of constants
+            return left / right
     left, right = jnp.asarray(left), jnp.asarray(right)
     if is_unsigned(logical):
         return _unsigned_division(left, right)[0]

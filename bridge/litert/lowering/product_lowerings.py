@@ -97,6 +97,8 @@ def _as_matrices(
 
 def _multiply(left: Any, right: Any) -> Any:
     """Return the product of matrices of floats."""
+    if left.size == right.size == 1:  # of which the converter makes a product of scalars
+        return left * right
     batch = tuple(range(left.ndim - 2))
     axes = (((left.ndim - 1,), (left.ndim - 2,)), (batch, batch))
     return lax.dot_general(left, right, axes, preferred_element_type=np.float32)
