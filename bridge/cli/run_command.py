@@ -18,8 +18,10 @@ from rich.text import Text
 
 from bridge.core.given_arrays import fit_array, parse_json_array, read_array, read_arrays
 from bridge.core.probes import EDGES, RANDOM, choose_sizes, draw
+from bridge.formats.file_format import RuntimeCall
 from bridge.formats.format_registry import format_of
 from bridge.formats.runnable import Runnable
+from bridge.formats.runtime_calls import JAX, RuntimeProcess
 from bridge.inspecting.cost import parse_sizes
 from bridge.inspecting.wording import counted, printable, size
 from savedmodel.files.folder import hidden_folder
@@ -54,7 +56,8 @@ def run_run_command(options: argparse.Namespace) -> int:
     with jax.enable_x64(True):
         runnable = format_of(options.path).open(options.path, options.signature)
         arrays, sizes = _arrays(runnable, given, parse_sizes(options.size), seed=options.seed)
-        results = runnable.call(arrays)
+        is_drawn = bool(given.rest or given.kinds)
+        results = _call_drawn(options, runnable, arrays) if is_drawn else runnable.call(arrays)
     if options.output is not None:
         _write(options.output, results)
     if options.json:
@@ -65,6 +68,16 @@ def run_run_command(options: argparse.Namespace) -> int:
     else:
         _print(runnable, sizes, results)
     return 0
+
+
+def _call_drawn(
+    options: argparse.Namespace, runnable: Runnable, arrays: dict[str, Array]
+) -> dict[str, Array]:
+    """Return the outputs for inputs that no user chose, for which a loop may never end."""
+    call = RuntimeCall(options.path, options.signature, arrays, runnable.outputs)
+    with RuntimeProcess(options.imports) as process:
+        _, results = process.call(JAX, call)
+    return dict(zip(runnable.outputs, results, strict=True))
 
 
 def _read_inputs(texts: Sequence[str]) -> _GivenInputs:

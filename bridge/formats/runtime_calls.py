@@ -1,8 +1,8 @@
 """Files called by the runtimes of their formats, in a process that runs nothing else.
 
-`python -m bridge.formats.runtime_calls` answers the requests (`bridge.core.worker_messages`) of a
-`RuntimeProcess`: each has the runtime, the file, the signature, and the names of outputs; its parts
-are the inputs.
+`python -m bridge.formats.runtime_calls [MODULE ...]` imports some modules, and answers the requests
+(`bridge.core.worker_messages`) of a `RuntimeProcess`: each has the runtime, the file, the
+signature, and the names of outputs; its parts are the inputs.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ RUNTIMES = {each.name: each for each in (JAX, *format_runtimes().values())}
 class RuntimeProcess(WorkerProcess):
     """A process in which runtimes call files."""
 
-    def __init__(self) -> None:
-        """Start nothing yet."""
+    def __init__(self, imports: Sequence[str] = ()) -> None:
+        """Start nothing yet; the process imports some modules, also of the working directory."""
         super().__init__(seconds=_MAX_SECONDS)
+        self._imports = imports
 
     def _command(self, folder: Path) -> list[str]:
         del folder
-        return [sys.executable, "-m", _PROGRAM]
+        return [sys.executable, "-m", _PROGRAM, *self._imports]
 
     def call(
         self, runtime: Runtime, call: RuntimeCall, *, repeated: float | None = None
@@ -138,4 +139,6 @@ def _measure(call: Callable[[], Any], first: float, seconds: float) -> dict[str,
 
 
 if __name__ == "__main__":
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     answer_requests(_Worker())

@@ -17,6 +17,7 @@ from jax import enable_x64, export
 import bridge
 from bridge.cli.main import main
 from bridge.core.given_arrays import read_arrays
+from bridge.formats import runtime_calls
 
 CLASSES = """
 import json
@@ -120,6 +121,16 @@ def test_drawn_inputs_have_sizes(files, capsys):
     )
     assert "sum: float32[3,2]" in first
     assert first == same != other
+
+
+def test_a_call_with_drawn_inputs_is_ended(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(runtime_calls, "_MAX_SECONDS", 10.0)
+    path = tmp_path / "grow.bin"
+    grow = jax.jit(lambda x: jax.lax.while_loop(lambda v: (v < np.inf).all(), lambda v: v - 1, x))
+    path.write_bytes(export.export(grow)(np.ones(2, np.float32)).serialize())
+    assert main(["run", str(path), "--input", "random"]) == 2
+    assert "it did not answer within 10 seconds" in capsys.readouterr().err
+    assert main(["run", str(path), "--input", "x=[1, Infinity]"]) == 0
 
 
 def test_results_in_a_file_are_inputs_again(files, tmp_path, capsys):
