@@ -12,8 +12,9 @@ The way of the data:
   its consumer, `prepare_chain` a function and its VJPs; `Prepared` has what is known of them then,
   so that nobody parses them again for it. `save`, `convert`, `retarget` of a file and
   of an `Exported`, and `jax-tf-bridge passes` all go through it.
-- `platform_selection.py`, `linear_algebra.py`, `int8_products.py`, `constants.py`, `gspmd.py`,
-  `older_forms.py` and `exported_form.py` have a pass each, or several, in the order of running.
+- `platform_selection.py`, `linear_algebra.py`, `int8_products.py`, `cut_convolutions.py`,
+  `constants.py`, `gspmd.py`, `older_forms.py` and `exported_form.py` have a pass each, or several,
+  in the order of running.
 - `asserting.py` has the pass that leaves of a call its shape assertions alone, which a file or a
   graph makes before the call.
 - `residuals.py` makes of a forward and a backward pass the call and the VJP that they are of.

@@ -34,7 +34,7 @@ DROP_LOCATIONS = ModulePass(
     ensures="no operation has a source location",
     violation=_violation,
     rewrite=_drop,
-    requires=("int8_products", *_BEFORE),
+    requires=("int8_products", "cut_convolutions", *_BEFORE),
 )
 
 

@@ -20,6 +20,7 @@ from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError
 from xla_call_module.passes.asserting import read_shape_check
 from xla_call_module.passes.constants import hoist_constants
+from xla_call_module.passes.cut_convolutions import CUT_BEFORE_CONVOLUTIONS
 from xla_call_module.passes.exported_form import DROP_LOCATIONS, RETURN_FUNCTIONS, note_changes
 from xla_call_module.passes.int8_products import WIDEN_INT8_PRODUCTS
 from xla_call_module.passes.module_pass import (
@@ -101,8 +102,16 @@ class Prepared:
         )
 
 
-def passes_for(target: Target, *, known: Container[str] = ()) -> tuple[ModulePass, ...]:
-    """Return the passes for a target, in their order."""
+def passes_for(
+    target: Target, *, known: Container[str] = (), fits: bool = False
+) -> tuple[ModulePass, ...]:
+    """Return the passes for a target, in their order.
+
+    Args:
+        target: the consumer.
+        known: the keys of the constants that are stored already.
+        fits: whether the target reads the module at the version that it has.
+    """
     steps: list[ModulePass] = []
     if target.platforms is not None:
         # It imports JAX, which looking at a file does without, and so does the next.
@@ -117,14 +126,15 @@ def passes_for(target: Target, *, known: Container[str] = ()) -> tuple[ModulePas
         steps.append(lower_linalg())
     if target.artifact is not Artifact.UNCHANGED:
         # After the platforms, which say whether a GPU runs it.
-        steps.append(WIDEN_INT8_PRODUCTS)
+        steps += [WIDEN_INT8_PRODUCTS, CUT_BEFORE_CONVOLUTIONS]
     if target.hoist_from is not None:
         steps.append(hoist_constants(target.hoist_from, known=known))
-    if target.artifact is not Artifact.UNCHANGED:
+    is_kept = fits or target.artifact is Artifact.UNCHANGED
+    if not is_kept:
         # A module for GSPMD is parsed again, which costs less without its constants.
         steps += forms_for(target.tensorflow)
     if target.is_exported:
-        release = None if target.artifact is Artifact.UNCHANGED else target.tensorflow
+        release = None if is_kept else target.tensorflow
         steps += [RETURN_FUNCTIONS, note_changes(release)]
     if not target.locations:
         # Last, since the errors of all others quote them.
@@ -152,12 +162,12 @@ def prepare(
         (1, 7, 3)
     """
     if isinstance(call, CallModule) and _fits(call, target) and not target.for_file:
-        steps = passes_for(_unchanged(target), known=known)
+        steps = passes_for(target, known=known, fits=True)
         if not any(step.may_apply(call) for step in steps):
             return Prepared((_labelled(call, target),), {})
     with open_call(call) as parsed:
         fits = _fits(parsed.call, target)
-        steps = passes_for(_unchanged(target) if fits else target, known=known)
+        steps = passes_for(target, known=known, fits=fits)
         return _finished(run_on_module(parsed, steps), target, fits=fits, is_first=is_first)
 
 
@@ -166,10 +176,6 @@ def _fits(call: CallModule, target: Target) -> bool:
     if target.artifact is not Artifact.IF_NEEDED or target.tensorflow is None:
         return target.artifact is Artifact.UNCHANGED
     return is_read_as_written(call, target.tensorflow)
-
-
-def _unchanged(target: Target) -> Target:
-    return dataclasses.replace(target, artifact=Artifact.UNCHANGED)
 
 
 def _finished(parsed: ParsedCall, target: Target, *, fits: bool, is_first: bool) -> Prepared:

@@ -35,8 +35,8 @@ def test_each_call_has_its_passes_and_their_reasons(folder, capsys):
     ]
     first = dict(line.split(maxsplit=1) for line in lines[1 : lines.index(heads[1])])
     assert list(first) == [
-        "platforms", "linear_algebra", "int8_products", "gspmd", "composites", "mhlo_calls",
-        "serialize",
+        "platforms", "linear_algebra", "int8_products", "cut_convolutions", "gspmd", "composites",
+        "mhlo_calls", "serialize",
     ]  # fmt: skip
     assert first["platforms"] == "runs: it is for cpu, tpu"
     assert first["linear_algebra"].startswith("runs: it calls lapack_spotrf")

@@ -14,7 +14,9 @@ import bridge
 from xla_call_module import from_exported
 from xla_call_module.passes.int8_products import WIDEN_INT8_PRODUCTS
 from xla_call_module.passes.module_pass import open_call, run_passes
+from xla_call_module.passes.pipeline import Artifact, Target, prepare
 from xla_call_module.passes.platform_selection import select_platforms
+from xla_call_module.versions import parse_release
 
 
 def _product(a, b):
@@ -68,6 +70,13 @@ def test_what_is_right_stays():
 
     for call in (of(np.int8, ["cpu"]), of(np.uint8, ["cuda"]), of(np.int16, ["cuda"])):
         assert run_passes(call, [WIDEN_INT8_PRODUCTS]) is call
+
+
+def test_a_module_that_is_read_as_it_is_has_it_too():
+    call = from_exported(_exported(_product, ["cuda"], ["3, 5", "5, 7"]))
+    target = Target(parse_release("2.21"), artifact=Artifact.IF_NEEDED)
+    (prepared,) = prepare(call, target).calls
+    assert prepared.changes == ("products of int8 in int32 for NVIDIA GPUs",)
 
 
 def test_files_have_it_and_their_numbers_are_the_same(tmp_path):
