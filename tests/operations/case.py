@@ -23,6 +23,8 @@ FORMS = ("static", "one row", "empty", "symbolic", "vmap", "gradient", "second g
 # Those that targets have which are given what JAX has transformed: another `vmap` or another order
 # has no operations that the other cells have not, while lifting has rules for each.
 FORMS_OF_FILES = tuple(form for form in FORMS if form not in ("vmap", "second gradient"))
+# The functions that only a newer JAX has, which have no cases.
+UNKNOWN: list[str] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class Lines:
         note: str = "",
         **keywords: Any,
     ) -> Iterator[Case]:
-        """Yield a case for each of some functions.
+        """Yield a case for each of some functions that this JAX has.
 
         Args:
             names: of the functions, with spaces between.
@@ -102,7 +104,11 @@ class Lines:
         said = note or ", ".join(f"{name}={value}" for name, value in keywords.items())
         for name in names.split():
             subject = f"{self.module}.{name}"
-            called = functools.partial(public_function(subject), **keywords)
+            function = public_function(subject)
+            if function is None:
+                UNKNOWN.append(subject)
+                continue
+            called = functools.partial(function, **keywords)
             function = called if by is None else functools.partial(by, called)
             yield Case(
                 f"{subject}({said})" if said else subject, subject, function, operands,
@@ -111,9 +117,9 @@ class Lines:
 
 
 def public_function(name: str) -> Any:
-    """Return what has a public name."""
+    """Return what has a public name; None where this JAX has not."""
     module, _, last = name.rpartition(".")
     try:
-        return getattr(importlib.import_module(module), last)
+        return getattr(importlib.import_module(module), last, None)
     except ModuleNotFoundError:
-        return getattr(public_function(module), last)
+        return getattr(public_function(module), last, None)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.operations import page
 from tests.operations.artifacts import Batch
-from tests.operations.case import FORMS, public_function
+from tests.operations.case import FORMS, UNKNOWN, public_function
 from tests.operations.cells import batches, deviations, is_there, unexpected, without_case
 from tests.operations.judging import Outcome, difference
 from tests.operations.operands import edges
@@ -51,6 +51,10 @@ def test_what_has_no_case_is_public_and_has_none():
     for name in without_case():
         assert name not in subjects
         assert name in _public_functions(name.rpartition(".")[0])
+
+
+def test_there_is_each_function_that_has_a_case():
+    assert not UNKNOWN
 
 
 def test_names_are_unique():
