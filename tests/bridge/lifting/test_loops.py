@@ -106,7 +106,9 @@ def test_a_loop_has_the_steps_that_its_condition_says(condition):
 
     lifted = lift(function, jnp.int32(1))
     assert names(lifted, jnp.int32(1)).count("scan") == 6
-    assert jax.jit(lifted)(jnp.int32(1)) == jax.jit(function)(jnp.int32(1))
+    with jax.disable_jit():  # the XLA of JAX 0.9.0 makes a step from 8 on
+        expected = function(jnp.int32(1))
+    assert jax.jit(lifted)(jnp.int32(1)) == expected
 
 
 def _counted(body, count, start):
