@@ -41,10 +41,15 @@ def copy_of(value: Any) -> Any:
     slice. The kernel of `tfl.tile` takes every dtype and rank. What is computed of constants alone
     is not written by `CompiledModel`, either.
     """
-    owner = value.owner
-    if not isinstance(owner, ir.Block) and owner.operation.name in _CONSTANTS:
-        return owner.operation.clone().results[0]
+    if is_constant(value):
+        return value.owner.operation.clone().results[0]
     rank = ir.RankedTensorType(value.type).rank
     ones = ir.DenseElementsAttr.get(np.ones([rank], np.int32))
     once = ir.Operation.create("arith.constant", [ones.type], attributes={"value": ones})
     return ir.Operation.create("tfl.tile", [value.type], [value, *once.results]).results[0]
+
+
+def is_constant(value: Any) -> bool:
+    """Return whether a value is a constant of a converted module."""
+    owner = value.owner
+    return not isinstance(owner, ir.Block) and owner.operation.name in _CONSTANTS
