@@ -39,6 +39,11 @@ def _with_negated(x: Any, y: Any) -> Any:
         pytest.param(_with_negated, (VECTOR, MATRIX), id="inputs"),
         pytest.param(_with_negated, (F32(2.5), np.int32(3)), id="scalars"),
         pytest.param(_with_negated, (np.zeros((0, 3), F32), np.int32([])), id="empty"),
+        pytest.param(
+            lambda x: [jnp.ones((2, 0), kind) for kind in (F32, "float16", "uint8", "int64", "?")],
+            (VECTOR,),
+            id="constants without elements",
+        ),
         pytest.param(lambda x: (~x, x), (VECTOR > 0,), id="booleans"),
         pytest.param(lambda x: (x, x), (np.ones((2, 1, 3, 1, 2), np.uint8),), id="rank 5"),
         pytest.param(lambda x: (jnp.arange(3.0),) * 2 + (-x,), (VECTOR,), id="constants"),
