@@ -118,6 +118,10 @@ def _is_misread(operation: Any, operand: Any) -> bool:
     if operation.name == "stablehlo.compare" and maker == "stablehlo.convert":
         # It compares the booleans themselves, and has no zeros of these.
         return "i1" in str(operand.owner.operands[0].type)
+    if operation.name == "stablehlo.dot_general":
+        # Of a transposed left matrix it forgets that where it finds the right one to be transposed
+        # only after others of its passes.
+        return operand == operation.operands[0] and ir.RankedTensorType(operand.type).rank == 2
     if operation.name == "stablehlo.power":
         # It makes a root of it, which differs at -inf, or one of its own of which that of 0 is NaN.
         return maker in _CONSTANT and operand == operation.operands[1]

@@ -90,6 +90,23 @@ def test_results_are_tensors_of_their_own(litert_process, tmp_path):
     )
 
 
+def _late(y: Any) -> Any:
+    """Return a matrix whose transposition the converter sees late."""
+    return jnp.cos(y).reshape(3, 1, 2).transpose(2, 0, 1)[:, :, 0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x, y: jnp.sin(x).T @ _late(y), id="matrices"),
+        pytest.param(lambda x, y: jnp.maximum(-jnp.sin(x).T, 0) @ _late(y), id="elements"),
+        pytest.param(lambda x, y: (jnp.sin(x).T * y) @ -_late(y), id="both"),
+    ],
+)
+def test_transposed_matrices_are_multiplied(litert_process, function):
+    run_as_jax(litert_process, function, MATRIX, MATRIX.T * 3)
+
+
 def _rows_of_a_sum(x: Any) -> Any:
     total = jnp.cumsum(x) + 5
     return jnp.cumsum(total.reshape(3, 4) + jnp.arange(4, dtype=x.dtype), 1), jnp.cumsum(total)
