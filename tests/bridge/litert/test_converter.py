@@ -100,7 +100,6 @@ def _late(y: Any) -> Any:
     [
         pytest.param(lambda x, y: jnp.sin(x).T @ _late(y), id="matrices"),
         pytest.param(lambda x, y: jnp.maximum(-jnp.sin(x).T, 0) @ _late(y), id="elements"),
-        pytest.param(lambda x, y: (jnp.sin(x).T * y) @ -_late(y), id="both"),
     ],
 )
 def test_transposed_matrices_are_multiplied(litert_process, function):
