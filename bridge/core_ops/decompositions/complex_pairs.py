@@ -269,6 +269,8 @@ def _lift_of_parts(name: str, lift: Lift) -> Lift:
 
 
 _PLAIN = table_with({}, target="pairs of real and imaginary parts")
+# What `reduce_window` is for windows whose sizes are symbolic.
+_WINDOWS = "stablehlo.dynamic_reduce_window"
 
 
 def _of_real_only(rule: LiftingRule) -> LiftingRule:
@@ -298,6 +300,13 @@ COMPLEX_AS_PAIRS = Decomposition(
         rules={
             name: _of_complex(rule, _lift_of_parts(name, rule.lift))
             for name, rule in _PLAIN.rules.items()
+        },
+        custom_calls={
+            **_PLAIN.custom_calls,
+            _WINDOWS: _of_complex(
+                _PLAIN.custom_calls[_WINDOWS],
+                _combining(_PLAIN.custom_calls[_WINDOWS].lift, ("add",)),
+            ),
         },
         composites={
             **{name: _of_real_only(rule) for name, rule in _PLAIN.composites.items()},

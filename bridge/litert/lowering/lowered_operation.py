@@ -136,7 +136,7 @@ def _wrapped(value: Any, bits: int, *, is_unsigned: bool) -> Any:
 
 
 def kept(lift: Lift) -> Lift:
-    """Return the rule of an operation whose results are elements of its operands."""
+    """Return a rule by which what has no elements is no elements of an operand."""
 
     def lower(op: LoweredOperation) -> Any:
         empty = op.empty_results

@@ -28,18 +28,15 @@ _MOVING = {
 _COMPUTING = {
     **arithmetic_lowerings.RULES,
     **product_lowerings.RULES,
+    **indexing_lowerings.RULES,
     **reduction_lowerings.RULES,
     **window_lowerings.RULES,
 }
 _RULES = {
     **JAX_TABLE.rules,
-    **{n: LiftingRule(moved(rule.lift), rule.attributes) for n, rule in _COMPUTING.items()},
+    **{n: LiftingRule(kept(moved(rule.lift)), rule.attributes) for n, rule in _COMPUTING.items()},
     **{n: LiftingRule(kept(rule.lift), rule.attributes) for n, rule in _MOVING.items()},
     **control_flow.RULES,
-    **{
-        n: LiftingRule(moved(kept(rule.lift)), rule.attributes)
-        for n, rule in indexing_lowerings.RULES.items()
-    },
     **sorting_lowerings.RULES,
 }
 LITERT_TABLE = LiftingTable(

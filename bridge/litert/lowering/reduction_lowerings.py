@@ -116,18 +116,19 @@ def _extreme_and_place(order: str, values: Any, axis: int, logical: np.dtype[Any
         first = _place("max", nan.astype(np.int32), axis)
         place = jnp.where(lax.reduce_or(nan, (axis,)), first, place)
     else:
-        place = _place(order, value.astype(np.int32), axis)
+        place = _place(order, value.astype(np.int32) if value.dtype == np.bool_ else value, axis)
     taken = taken_along(values[0], jnp.expand_dims(place, axis), axis)
     return [lax.squeeze(taken, [axis]), place]
 
 
 def _place(order: str, value: Any, axis: int) -> Any:
-    """Return the first place of an extreme element, for symbolic sizes by comparing with it.
+    """Return the first place of an extreme element, for some by comparing with it.
 
-    The converter knows the reduction that finds it for static sizes alone.
+    The converter knows the reduction that finds it for static sizes alone, and the kernel has none
+    for integers of 64 bits.
     """
     shape = np.shape(value)
-    if all(isinstance(size, int) for size in shape):
+    if value.dtype != np.int64 and all(isinstance(size, int) for size in shape):
         return (lax.argmax if order == "max" else lax.argmin)(value, axis, np.int32)
     extremum = (jnp.max if order == "max" else jnp.min)(value, axis, keepdims=True)
     places = lax.broadcasted_iota(np.int32, shape, axis)

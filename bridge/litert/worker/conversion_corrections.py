@@ -5,6 +5,7 @@ It is a part of the program `bridge.litert.worker.worker_program`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
@@ -118,6 +119,13 @@ def _is_misread(operation: Any, operand: Any) -> bool:
     if operation.name == "stablehlo.compare" and maker == "stablehlo.convert":
         # It compares the booleans themselves, and has no zeros of these.
         return "i1" in str(operand.owner.operands[0].type)
+    if operation.name == "stablehlo.divide" and maker in _CONSTANT:
+        # It multiplies by the reciprocal 0 instead, and takes that for 0 as it does any such.
+        return operand == operation.operands[1] and abs(_only_element(operand) or 0) == math.inf
+    if operation.name == "stablehlo.dot_general":
+        # Of a transposed left matrix it forgets that where it finds the right one to be transposed
+        # only after others of its passes.
+        return operand == operation.operands[0] and ir.RankedTensorType(operand.type).rank == 2
     if operation.name == "stablehlo.power":
         # It makes a root of it, which differs at -inf, or one of its own of which that of 0 is NaN.
         return maker in _CONSTANT and operand == operation.operands[1]
@@ -154,17 +162,23 @@ def _replaced(operation: Any, name: str, operands: Sequence[Any]) -> Any:
 
 def _is_zero(value: Any) -> bool:
     """Return whether a value is a constant whose only element is 0."""
+    return _only_element(value) == 0
+
+
+def _only_element(value: Any) -> float | None:
+    """Return the number that a constant is, or repeats; None of another value."""
     while not isinstance(value.owner, ir.Block):
         if value.owner.name == "stablehlo.constant":
             elements = ir.DenseElementsAttr(value.owner.attributes["value"])
             if not elements.is_splat:
-                return False
+                return None
             number = elements.get_splat_value()
-            return isinstance(number, ir.FloatAttr | ir.IntegerAttr) and float(number.value) == 0
+            is_number = isinstance(number, ir.FloatAttr | ir.IntegerAttr)
+            return float(number.value) if is_number else None
         if value.owner.name not in _CONSTANT:
-            return False
+            return None
         value = value.owner.operands[0]
-    return False
+    return None
 
 
 def _put_barrier(operation: Any, number: int) -> None:

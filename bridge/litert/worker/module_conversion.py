@@ -19,6 +19,7 @@ from bridge.litert.worker.dynamic_sizes import lower_dynamic_sizes
 from bridge.litert.worker.implicit_broadcasts import leave_out_broadcasts
 from bridge.litert.worker.loop_outlining import name_arguments, nested_operations, outline_loops
 from bridge.litert.worker.model_execution import describe_model, missing_kernel, with_resource_types
+from bridge.litert.worker.shared_buffers import keep_what_is_read
 from bridge.litert.worker.state_variables import ENTRY, EXPORTED_NAMES, has_first_values, keep_state
 from bridge.litert.worker.tensor_copies import separate_results
 
@@ -143,6 +144,7 @@ def _prepare_for_export(module: Any) -> None:
     for number, function in enumerate(module.body):
         if EXPORTED_NAMES in function.attributes:
             separate_results(function.operation)
+        keep_what_is_read(function.operation)
         if ENTRY not in function.attributes:
             name_arguments(function.operation, number)
 

@@ -24,10 +24,34 @@ def separate_results(function: Any) -> None:
     last = block.operations[len(block.operations) - 1].operation
     seen = {*block.arguments}
     for number, value in enumerate(last.operands):
-        if value in seen or _is_read(value):
+        if is_constant(value) and 0 in ir.RankedTensorType(value.type).shape:
+            with last.location, ir.InsertionPoint(last):
+                last.operands[number] = _without_elements(value)
+        elif value in seen or _is_read(value):
             with last.location, ir.InsertionPoint(last):
                 last.operands[number] = copy_of(value)
         seen.add(value)
+
+
+def _without_elements(constant: Any) -> Any:
+    """Return what a constant without elements is, but computed.
+
+    The interpreter for Python refuses to read such a constant: `Invalid tensor size`.
+    """
+    kind = ir.RankedTensorType(constant.type)
+    scalar = ir.RankedTensorType.get([], kind.element_type)
+    sizes = ir.DenseElementsAttr.get(np.array(kind.shape, np.int32))
+    zero = ir.DenseElementsAttr.get_splat(scalar, _zero(kind.element_type))
+    given = [
+        *ir.Operation.create("tfl.pseudo_const", [sizes.type], attributes={"value": sizes}).results,
+        *ir.Operation.create("tfl.pseudo_const", [scalar], attributes={"value": zero}).results,
+    ]
+    return ir.Operation.create("tfl.fill", [kind], given).results[0]
+
+
+def _zero(element: Any) -> Any:
+    is_float = isinstance(element, ir.F16Type | ir.F32Type)
+    return ir.FloatAttr.get(element, 0.0) if is_float else ir.IntegerAttr.get(element, 0)
 
 
 def _is_read(value: Any) -> bool:
@@ -41,10 +65,15 @@ def copy_of(value: Any) -> Any:
     slice. The kernel of `tfl.tile` takes every dtype and rank. What is computed of constants alone
     is not written by `CompiledModel`, either.
     """
-    owner = value.owner
-    if not isinstance(owner, ir.Block) and owner.operation.name in _CONSTANTS:
-        return owner.operation.clone().results[0]
+    if is_constant(value):
+        return value.owner.operation.clone().results[0]
     rank = ir.RankedTensorType(value.type).rank
     ones = ir.DenseElementsAttr.get(np.ones([rank], np.int32))
     once = ir.Operation.create("arith.constant", [ones.type], attributes={"value": ones})
     return ir.Operation.create("tfl.tile", [value.type], [value, *once.results]).results[0]
+
+
+def is_constant(value: Any) -> bool:
+    """Return whether a value is a constant of a converted module."""
+    owner = value.owner
+    return not isinstance(owner, ir.Block) and owner.operation.name in _CONSTANTS

@@ -39,6 +39,11 @@ def _with_negated(x: Any, y: Any) -> Any:
         pytest.param(_with_negated, (VECTOR, MATRIX), id="inputs"),
         pytest.param(_with_negated, (F32(2.5), np.int32(3)), id="scalars"),
         pytest.param(_with_negated, (np.zeros((0, 3), F32), np.int32([])), id="empty"),
+        pytest.param(
+            lambda x: [jnp.ones((2, 0), kind) for kind in (F32, "float16", "uint8", "int64", "?")],
+            (VECTOR,),
+            id="constants without elements",
+        ),
         pytest.param(lambda x: (~x, x), (VECTOR > 0,), id="booleans"),
         pytest.param(lambda x: (x, x), (np.ones((2, 1, 3, 1, 2), np.uint8),), id="rank 5"),
         pytest.param(lambda x: (jnp.arange(3.0),) * 2 + (-x,), (VECTOR,), id="constants"),
@@ -46,6 +51,7 @@ def _with_negated(x: Any, y: Any) -> Any:
         pytest.param(lambda: jnp.arange(3.0) * 2, (), id="no inputs"),
         pytest.param(lambda x: (), (VECTOR,), id="no results"),
         pytest.param(lambda x: x * jnp.inf, (VECTOR,), id="infinities"),
+        pytest.param(lambda x: x / jnp.inf, (VECTOR / 0,), id="infinities by infinity"),
         pytest.param(lambda x: x + x, (np.array([1 << 40, -3], np.int64),), id="int64"),
     ],
 )
@@ -83,6 +89,66 @@ def test_results_are_tensors_of_their_own(litert_process, tmp_path):
     assert json.loads(run.stdout.splitlines()[-1]) == dict(
         zip(module.outputs, expected, strict=True)
     )
+
+
+def _late(y: Any) -> Any:
+    """Return a matrix whose transposition the converter sees late."""
+    return jnp.cos(y).reshape(3, 1, 2).transpose(2, 0, 1)[:, :, 0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x, y: jnp.sin(x).T @ _late(y), id="matrices"),
+        pytest.param(lambda x, y: jnp.maximum(-jnp.sin(x).T, 0) @ _late(y), id="elements"),
+    ],
+)
+def test_transposed_matrices_are_multiplied(litert_process, function):
+    run_as_jax(litert_process, function, MATRIX, MATRIX.T * 3)
+
+
+def _rows_of_a_sum(x: Any) -> Any:
+    total = jnp.cumsum(x) + 5
+    return jnp.cumsum(total.reshape(3, 4) + jnp.arange(4, dtype=x.dtype), 1), jnp.cumsum(total)
+
+
+def _reshaped_twice(x: Any) -> Any:
+    rows = jnp.cumsum(x).reshape(3, 4)
+    return jnp.cumsum(1 - rows.reshape(4, 3), 0), jnp.cumsum(rows, 0)
+
+
+def _updated(x: Any) -> Any:
+    total = jnp.cumsum(x) * 5
+    rows = lax.dynamic_update_slice(total.reshape(3, 4), x[:4].reshape(2, 2), (1, x[1].astype(int)))
+    return jnp.cumsum(rows, 1), jnp.cumsum(total)
+
+
+def _overwritten_thrice(x: Any) -> Any:
+    total = jnp.cumsum(x) - 5
+    rows = total.reshape(4, 3) * jnp.arange(3, dtype=x.dtype)
+    others = rows.reshape(2, 6) - jnp.arange(6, dtype=x.dtype)
+    return jnp.cumsum(others, 1), jnp.cumsum(rows, 0), jnp.cumsum(total)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+@pytest.mark.parametrize("kernels", ["delegate", "builtin", "reference"])
+def test_nothing_is_overwritten_that_is_read(litert_process, kernels, dtype):
+    array = np.arange(12).astype(dtype)
+    for function in (_rows_of_a_sum, _reshaped_twice, _updated, _overwritten_thrice):
+        model = convert([as_module(function, array)], process=litert_process)
+        with Runtime(model, process=litert_process, kernels=kernels) as runtime:
+            found = runtime.run({"x0": array}).values()
+        for got, expected in zip(found, function(array), strict=True):
+            np.testing.assert_array_equal(got, expected, str(function))
+
+
+def test_what_nothing_else_reads_is_not_copied(litert_process):
+    def steps(x: Any) -> Any:
+        total = jnp.cumsum(x) + 5
+        return jnp.cumsum((total.reshape(3, 4) + x[:4]).reshape(-1) * x)
+
+    model = convert([as_module(steps, np.arange(12, dtype=F32))], process=litert_process)
+    assert "TILE" not in describe(model, process=litert_process).operators
 
 
 @pytest.mark.parametrize(
