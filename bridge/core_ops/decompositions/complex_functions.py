@@ -50,6 +50,8 @@ def multiply(left: ComplexParts, right: ComplexParts) -> ComplexParts:
 
 def product(value: ComplexParts, axes: tuple[int, ...]) -> ComplexParts:
     """Return the product of the elements along some axes."""
+    if not all(isinstance(value.shape[n], int) for n in axes):
+        return _product_of_unknown_many(value, axes)
     others = [n for n in range(len(value.shape)) if n not in axes]
     shape = [value.shape[n] for n in others]
     lines = [
@@ -60,6 +62,15 @@ def product(value: ComplexParts, axes: tuple[int, ...]) -> ComplexParts:
     for n in range(lines[0].shape[-1]):
         result = multiply(result, ComplexParts(*(line[..., n] for line in lines)))
     return result
+
+
+def _product_of_unknown_many(value: ComplexParts, axes: tuple[int, ...]) -> ComplexParts:
+    def combine(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
+        both = multiply(ComplexParts(*left), ComplexParts(*right))
+        return both.real, both.imag
+
+    one = (_like(value.real, 1), _like(value.imag, 0))
+    return ComplexParts(*lax.reduce((value.real, value.imag), one, combine, axes))
 
 
 def _like(value: Any, number: float) -> Any:
@@ -122,11 +133,13 @@ def _logarithm_plus_one(value: ComplexParts) -> ComplexParts:
 
 
 def _power(base: ComplexParts, exponent: ComplexParts) -> ComplexParts:
+    """Return the power: that of 0 is 1 of any number, as in XLA, and other powers of 0 are 0."""
     raised = _exponential(multiply(exponent, _logarithm(base)))
-    is_zero = (base.real == 0) & (base.imag == 0) & (exponent.imag == 0) & (exponent.real >= 0)
+    is_one = (exponent.real == 0) & (exponent.imag == 0)
+    is_zero = (base.real == 0) & (base.imag == 0) & (exponent.imag == 0) & (exponent.real > 0)
     one, zero = _like(base.real, 1), _like(base.real, 0)
-    real = jnp.where(is_zero, jnp.where(exponent.real == 0, one, zero), raised.real)
-    return ComplexParts(real, jnp.where(is_zero, zero, raised.imag))
+    real = jnp.where(is_one, one, jnp.where(is_zero, zero, raised.real))
+    return ComplexParts(real, jnp.where(is_one | is_zero, zero, raised.imag))
 
 
 def _cubic_root(value: ComplexParts) -> ComplexParts:
