@@ -83,16 +83,25 @@ def _add(left: ComplexParts, right: ComplexParts) -> ComplexParts:
 
 
 def _divide(left: ComplexParts, right: ComplexParts) -> ComplexParts:
-    scale = jnp.maximum(jnp.abs(right.real), jnp.abs(right.imag))
+    """Return the quotient, which is 0 by an infinity, and an infinity by 0."""
+    sizes = jnp.abs(right.real), jnp.abs(right.imag)
+    scale = jnp.maximum(*sizes)
     is_zero = scale == 0
     safe = jnp.where(is_zero, _like(scale, 1), scale)
     real, imag = right.real / safe, right.imag / safe
     size = (real * real + imag * imag) * safe
     # An infinity with the sign of the divisor's real part, which may be -0.
-    endless = _like(scale, 1) / jnp.where(is_zero, right.real, _like(scale, 1))
+    endless = _like(scale, 1) / right.real
+    is_endless = (sizes[0] == np.inf) | (sizes[1] == np.inf)  # the other part may be NaN
+    vanishes = is_endless & (jnp.abs(left.real) + jnp.abs(left.imag) < np.inf)
+
+    def part(of_zero: Any, quotient: Any) -> Any:
+        of_others = jnp.where(vanishes, _like(scale, 0), quotient)
+        return jnp.where(is_zero, of_zero * endless, of_others)
+
     return ComplexParts(
-        jnp.where(is_zero, left.real * endless, (left.real * real + left.imag * imag) / size),
-        jnp.where(is_zero, left.imag * endless, (left.imag * real - left.real * imag) / size),
+        part(left.real, (left.real * real + left.imag * imag) / size),
+        part(left.imag, (left.imag * real - left.real * imag) / size),
     )
 
 
