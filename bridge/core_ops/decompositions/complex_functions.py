@@ -158,8 +158,11 @@ def _cubic_root(value: ComplexParts) -> ComplexParts:
 
 
 def _reciprocal_square_root(value: ComplexParts) -> ComplexParts:
+    """Return a part of the root by the absolute value, of 0 an infinity, and of infinity 0."""
     root, size = _square_root(value), absolute(value)
-    return ComplexParts(root.real / size, -root.imag / size)
+    real = jnp.where(size == 0, _like(size, np.inf), root.real / size)
+    parts = (jnp.where(size == np.inf, _like(size, 0), part) for part in (real, -root.imag / size))
+    return ComplexParts(*parts)
 
 
 def _sign(value: ComplexParts) -> ComplexParts:
