@@ -238,10 +238,10 @@ def absolute(value: ComplexParts) -> Any:
     real, imag = jnp.abs(value.real), jnp.abs(value.imag)
     large, small = jnp.maximum(real, imag), jnp.minimum(real, imag)
     ratio = small / jnp.where(large == 0, _like(large, 1), large)
-    size = jnp.where(large == np.inf, large, large * lax.sqrt(1 + ratio * ratio))
+    size = large * lax.sqrt(1 + ratio * ratio)
     # The maximum of NaN and a number is the number in some kernels.
-    total = real + imag
-    return jnp.where((total != total) & (large != np.inf), total, size)
+    total, is_endless = real + imag, (real == np.inf) | (imag == np.inf)
+    return jnp.where(is_endless, _like(size, np.inf), jnp.where(total != total, total, size))
 
 
 # Of the operands of the operation of StableHLO that has the name.
