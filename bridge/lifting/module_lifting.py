@@ -224,7 +224,7 @@ class _Lifting:
         operands = [_passed(resolved(operand)) for operand in operands]
         known = tuple(_key_of(operand) for operand in operands)
         if (name, known) not in self._jits:
-            called = name if call is None else called_name(call)
+            called = name if call is None else called_name(call, name)
             self._jits[name, known] = _NamedCall(called, walk, operands)
         return self._jits[name, known](operands)
 

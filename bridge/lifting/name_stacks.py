@@ -20,7 +20,6 @@ from jax.extend import source_info_util
 
 from bridge.core._jax import traceback_at
 from xla_call_module._jax import location_kind
-from xla_call_module.stablehlo.attributes import callee_of
 from xla_call_module.stablehlo.operation_locations import Frame, first_frame, location_name
 
 # A call in transformations, as in `jvp(jit(f))`, of which the stack is `jvp()`.
@@ -100,11 +99,11 @@ def call_context(call: Any) -> AbstractContextManager[Any]:
     return source_info_util.set_name_stack(_extend(source_info_util.current_name_stack(), [last]))
 
 
-def called_name(call: Any) -> str:
-    """Return the name of the function that a call is of, which may be another one in its module."""
+def called_name(call: Any, name: str) -> str:
+    """Return the name in JAX of what is called, or that in the module for what has none."""
     *_, last = _parts(location_name(call))
     named = re.fullmatch(r"p?jit\(([^()]*)\)", last)
-    return named[1] if named else callee_of(call)
+    return named[1] if named else name
 
 
 def _extend(stack: Any, scopes: Iterable[str]) -> Any:

@@ -159,7 +159,8 @@ def _with_exponent(
     do = partial(nodes.elementwise, graph)
     bias = (1 << (exponents - 1)) - 1
     size = do("Abs", rounded)
-    greatest = float(np.ldexp(2.0 - 2.0**-fractions, bias))
+    has_fractions = min(fractions, _FORMATS[value.dtype.name][1])  # beside which it is rounded up
+    greatest = float(np.ldexp(2.0 - 2.0**-has_fractions, bias))
     least = float(np.ldexp(1.0, 1 - bias))
     zero = do("Mul", rounded, 0)
     infinite = nodes.where(graph, do("Less", value, 0), -np.inf, nodes.constant_like(value, np.inf))

@@ -50,6 +50,8 @@ def multiply(left: ComplexParts, right: ComplexParts) -> ComplexParts:
 
 def product(value: ComplexParts, axes: tuple[int, ...]) -> ComplexParts:
     """Return the product of the elements along some axes."""
+    if not all(isinstance(value.shape[n], int) for n in axes):
+        return _product_of_unknown_many(value, axes)
     others = [n for n in range(len(value.shape)) if n not in axes]
     shape = [value.shape[n] for n in others]
     lines = [
@@ -62,6 +64,15 @@ def product(value: ComplexParts, axes: tuple[int, ...]) -> ComplexParts:
     return result
 
 
+def _product_of_unknown_many(value: ComplexParts, axes: tuple[int, ...]) -> ComplexParts:
+    def combine(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
+        both = multiply(ComplexParts(*left), ComplexParts(*right))
+        return both.real, both.imag
+
+    one = (_like(value.real, 1), _like(value.imag, 0))
+    return ComplexParts(*lax.reduce((value.real, value.imag), one, combine, axes))
+
+
 def _like(value: Any, number: float) -> Any:
     """Return a number in the dtype of an array."""
     return np.asarray(number, jnp.result_type(value))
@@ -72,16 +83,25 @@ def _add(left: ComplexParts, right: ComplexParts) -> ComplexParts:
 
 
 def _divide(left: ComplexParts, right: ComplexParts) -> ComplexParts:
-    scale = jnp.maximum(jnp.abs(right.real), jnp.abs(right.imag))
+    """Return the quotient, which is 0 by an infinity, and an infinity by 0."""
+    sizes = jnp.abs(right.real), jnp.abs(right.imag)
+    scale = jnp.maximum(*sizes)
     is_zero = scale == 0
     safe = jnp.where(is_zero, _like(scale, 1), scale)
     real, imag = right.real / safe, right.imag / safe
     size = (real * real + imag * imag) * safe
     # An infinity with the sign of the divisor's real part, which may be -0.
-    endless = _like(scale, 1) / jnp.where(is_zero, right.real, _like(scale, 1))
+    endless = _like(scale, 1) / right.real
+    is_endless = (sizes[0] == np.inf) | (sizes[1] == np.inf)  # the other part may be NaN
+    vanishes = is_endless & (jnp.abs(left.real) + jnp.abs(left.imag) < np.inf)
+
+    def part(of_zero: Any, quotient: Any) -> Any:
+        of_others = jnp.where(vanishes, _like(scale, 0), quotient)
+        return jnp.where(is_zero, of_zero * endless, of_others)
+
     return ComplexParts(
-        jnp.where(is_zero, left.real * endless, (left.real * real + left.imag * imag) / size),
-        jnp.where(is_zero, left.imag * endless, (left.imag * real - left.real * imag) / size),
+        part(left.real, (left.real * real + left.imag * imag) / size),
+        part(left.imag, (left.imag * real - left.real * imag) / size),
     )
 
 
@@ -122,11 +142,13 @@ def _logarithm_plus_one(value: ComplexParts) -> ComplexParts:
 
 
 def _power(base: ComplexParts, exponent: ComplexParts) -> ComplexParts:
+    """Return the power: that of 0 is 1 of any number, as in XLA, and other powers of 0 are 0."""
     raised = _exponential(multiply(exponent, _logarithm(base)))
-    is_zero = (base.real == 0) & (base.imag == 0) & (exponent.imag == 0) & (exponent.real >= 0)
+    is_one = (exponent.real == 0) & (exponent.imag == 0)
+    is_zero = (base.real == 0) & (base.imag == 0) & (exponent.imag == 0) & (exponent.real > 0)
     one, zero = _like(base.real, 1), _like(base.real, 0)
-    real = jnp.where(is_zero, jnp.where(exponent.real == 0, one, zero), raised.real)
-    return ComplexParts(real, jnp.where(is_zero, zero, raised.imag))
+    real = jnp.where(is_one, one, jnp.where(is_zero, zero, raised.real))
+    return ComplexParts(real, jnp.where(is_one | is_zero, zero, raised.imag))
 
 
 def _cubic_root(value: ComplexParts) -> ComplexParts:
@@ -136,8 +158,11 @@ def _cubic_root(value: ComplexParts) -> ComplexParts:
 
 
 def _reciprocal_square_root(value: ComplexParts) -> ComplexParts:
+    """Return a part of the root by the absolute value, of 0 an infinity, and of infinity 0."""
     root, size = _square_root(value), absolute(value)
-    return ComplexParts(root.real / size, -root.imag / size)
+    real = jnp.where(size == 0, _like(size, np.inf), root.real / size)
+    parts = (jnp.where(size == np.inf, _like(size, 0), part) for part in (real, -root.imag / size))
+    return ComplexParts(*parts)
 
 
 def _sign(value: ComplexParts) -> ComplexParts:
@@ -213,10 +238,10 @@ def absolute(value: ComplexParts) -> Any:
     real, imag = jnp.abs(value.real), jnp.abs(value.imag)
     large, small = jnp.maximum(real, imag), jnp.minimum(real, imag)
     ratio = small / jnp.where(large == 0, _like(large, 1), large)
-    size = jnp.where(large == np.inf, large, large * lax.sqrt(1 + ratio * ratio))
+    size = large * lax.sqrt(1 + ratio * ratio)
     # The maximum of NaN and a number is the number in some kernels.
-    total = real + imag
-    return jnp.where((total != total) & (large != np.inf), total, size)
+    total, is_endless = real + imag, (real == np.inf) | (imag == np.inf)
+    return jnp.where(is_endless, _like(size, np.inf), jnp.where(total != total, total, size))
 
 
 # Of the operands of the operation of StableHLO that has the name.

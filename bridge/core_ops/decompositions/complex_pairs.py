@@ -269,8 +269,9 @@ def _lift_of_parts(name: str, lift: Lift) -> Lift:
 
 
 _PLAIN = table_with({}, target="pairs of real and imaginary parts")
-# What `reduce_window` is for windows whose sizes are symbolic.
-_WINDOWS = "stablehlo.dynamic_reduce_window"
+# The windows of arrays whose sizes are symbolic.
+_COMPUTED_WINDOWS = "stablehlo.dynamic_reduce_window"
+_WINDOWS_RULE = _PLAIN.custom_calls[_COMPUTED_WINDOWS]
 
 
 def _of_real_only(rule: LiftingRule) -> LiftingRule:
@@ -303,10 +304,7 @@ COMPLEX_AS_PAIRS = Decomposition(
         },
         custom_calls={
             **_PLAIN.custom_calls,
-            _WINDOWS: _of_complex(
-                _PLAIN.custom_calls[_WINDOWS],
-                _combining(_PLAIN.custom_calls[_WINDOWS].lift, ("add",)),
-            ),
+            _COMPUTED_WINDOWS: _of_complex(_WINDOWS_RULE, _combining(_WINDOWS_RULE.lift, ("add",))),
         },
         composites={
             **{name: _of_real_only(rule) for name, rule in _PLAIN.composites.items()},

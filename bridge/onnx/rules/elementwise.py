@@ -8,14 +8,13 @@ from functools import partial
 import numpy as np
 
 from bridge.core_ops import elementary
-from bridge.core_ops.softmaxes import fuse_log_softmax
 from bridge.core_ops.stablehlo_operation import Emit, Operation, Rule, identity
 from bridge.graphs import nodes
 from bridge.graphs.values import Value
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.wide_integers import fits_in_32_bits
 from bridge.onnx.rules.bits import NOT_READ, in_total_order
-from bridge.onnx.rules.fusions import fuse_product, fuse_sum
+from bridge.onnx.rules.fusions import fuse_difference, fuse_product, fuse_sum
 from xla_call_module.size_polynomials import lower_bound
 
 
@@ -178,7 +177,7 @@ RULES = {
     "stablehlo.round_nearest_afz": Rule(elementary.round_half_away, expand=False),
     "stablehlo.rsqrt": Rule(_rsqrt, elementary.ACCURACY, expand=False),
     "stablehlo.sign": Rule(_sign, expand=False),
-    "stablehlo.subtract": Rule(_fused(fuse_log_softmax, "Sub", "Xor"), expand=False),
+    "stablehlo.subtract": Rule(_fused(fuse_difference, "Sub", "Xor"), expand=False),
     "stablehlo.tan": Rule(tan, elementary.ACCURACY, expand=False),
     "stablehlo.xor": Rule(elementary.bitwise("Xor"), expand=False),
     "stablehlo.compare": elementary.comparison(_total_order, _compare),

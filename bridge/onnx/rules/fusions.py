@@ -15,7 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core_ops.softmaxes import Reduction, fuse_softmax, operand_of, value_like
+from bridge.core_ops.softmaxes import (
+    Reduction,
+    fuse_log_softmax,
+    fuse_softmax,
+    operand_of,
+    value_like,
+)
 from bridge.graphs import layouts, nodes
 from bridge.graphs.folding import ELEMENTWISE, MAX_BYTES, OF_NUMBERS
 from bridge.graphs.tensor_graph import Node
@@ -33,6 +39,11 @@ _NORMALIZED_DTYPE = "float32"
 def fuse_quotient(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
     """Return Softmax or ReduceMean, which end in a division; None for other quotients."""
     return fuse_softmax(graph, dividend, divisor) or _mean(graph, dividend, divisor)
+
+
+def fuse_difference(graph: Graph, left: Value, right: Value) -> Value | None:
+    """Return LogSoftmax, but of float64, in which the runtime's passes over NaN."""
+    return None if left.dtype == np.float64 else fuse_log_softmax(graph, left, right)
 
 
 def fuse_product(graph: Graph, left: Value, right: Value) -> Value | None:

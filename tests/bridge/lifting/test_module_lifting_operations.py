@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from jax import export
+from jax import export, lax
 from jaxlib.mlir.dialects import stablehlo
 
 import bridge
 from bridge.lifting.lifting_table import JAX_TABLE
-from tests.bridge.lifting.lifted import assert_same
+from tests.bridge.lifting.lifted import assert_same, lift
 from tests.operations.cases.modules import PROGRAMS
 from tests.operations.cells import batches
 from tests.operations.operands import structured
@@ -32,6 +32,18 @@ def test_each_operation_has_a_rule_or_is_refused_on_purpose():
     names = {c.OPERATION_NAME for c in classes if hasattr(c, "OPERATION_NAME")}
     lacking = {name.removeprefix("stablehlo.") for name in names - JAX_TABLE.rules.keys()}
     assert lacking - _WALKED <= _REFUSED
+
+
+def test_a_composite_of_many_operations_is_one_function():
+    def many(x):
+        for n in range(20):
+            x = jnp.sin(x) + n
+        return x
+
+    x = np.float32([0.5, -2])
+    lifted = lift(lambda x: lax.composite(many, "my.op")(x) * 2, x)
+    assert_same(lifted(x), many(x) * 2, rtol=1e-6)
+    assert_same(jax.vmap(lifted)(np.stack([x, -x]))[0], many(x) * 2, rtol=1e-6)
 
 
 def _arrays(name):

@@ -118,7 +118,7 @@ CASES = (
     *_sums("norm vector_norm", M, axis=1),
     *_sums("norm matrix_norm", Operand((3, 4))),
     *_sums("norm", M, ord=np.inf, axis=1),
-    *_values("norm", Operand((3, 4), extreme=False), ord="nuc"),
+    *_values("norm", WIDE, ord="nuc"),
     # SciPy's.
     *_scipy("det inv expm lu", SQUARE),
     *_scipy("cholesky", POSITIVE),

@@ -47,6 +47,7 @@ _any = Lines("jax.lax", (*ALL, "complex64"), elementwise=True, without=_WITHOUT)
 _complex = Lines("jax.lax", ("complex64", "complex128"), loose=4, without=_WITHOUT)
 _few = Lines("jax.lax", ("float32", "float64", "bfloat16", "float16"), without=_WITHOUT)
 _bytes = Lines("jax.lax", ("float32",), without=_WITHOUT)
+_moves = Lines("jax.lax", ("float32",), without=(*_WITHOUT, "empty"))
 _integer_rows = Lines("jax.lax", ("int32", "int8", "int64", "uint32", "uint64"))
 
 
@@ -75,7 +76,7 @@ def _moved(kind):
             f([x, x], 1), x[1:, ::2], x.T, x[::-1], x.ravel(), jnp.tile(x, 2), jnp.roll(x, 1, 1),
             lax.pad(x, x[0, 1], [(1, 0, 0), (0, 0, 1)]), x[np.int32([0, 2])], x.at[1].set(x[0]),
             jnp.where(x > x[0], x, x[1]), lax.clamp(x[0, 0], x, x[0, 3]), lax.sort(x),
-            lax.reduce(x, x[0, 0], lax.max, (0,)), lax.scan(lambda c, row: (row, c), x[0], x),
+            lax.reduce(x, x[0, 0] * 0, lax.max, (0,)), lax.scan(lambda c, row: (row, c), x[0], x),
             lax.dynamic_update_slice(x, x[:1, :1], (1, 2)), np.ones((2, 2), x.dtype),
         ]  # fmt: skip
         return [each.astype("float32") for each in jax.tree.leaves(found)]
@@ -129,7 +130,7 @@ CASES = (
     *[
         case
         for kind in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "int4", "uint4")
-        for case in _bytes("concatenate", rows(4, low=0, high=7, extreme=False),
+        for case in _moves("concatenate", rows(4, low=0, high=7, extreme=False),
                            note=f"and other moves, {kind}", by=_moved(kind))
     ],
     *_floats("reduce_precision", ROUNDED, note="small",
