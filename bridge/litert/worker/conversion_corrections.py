@@ -125,7 +125,8 @@ def _is_misread(operation: Any, operand: Any) -> bool:
     if operation.name == "stablehlo.dot_general":
         # Of a transposed left matrix it forgets that where it finds the right one to be transposed
         # only after others of its passes.
-        return operand == operation.operands[0] and ir.RankedTensorType(operand.type).rank == 2
+        is_matrix = ir.RankedTensorType(operand.type).rank == 2
+        return bool(operand == operation.operands[0] and is_matrix)
     if operation.name == "stablehlo.power":
         # It makes a root of it, which differs at -inf, or one of its own of which that of 0 is NaN.
         return maker in _CONSTANT and operand == operation.operands[1]
