@@ -65,6 +65,8 @@ _FORMAT = 2
 # The output of a signature that returns nothing but assigns: TensorFlow wants one.
 _UPDATED = "updated"
 _MAX_CONSTANTS_SHOWN = 3
+# What `build_chain` makes: the orders of a function, and their graphs of plain operations.
+_Chain = tuple[Prepared, tuple[TensorFlowGraph, ...]]
 
 
 class SaveOptions(TypedDict, total=False):
@@ -285,32 +287,21 @@ def save(
     given = _by_signature(traced.exported)
     exporteds = _to_export(given, traced.function, batch_buckets)
     constants: dict[str, np.ndarray[Any, Any]] = {}
-    chains: dict[str, Prepared] = {}
-    graphs: dict[str, tuple[TensorFlowGraph, ...]] = {}
+    chains: dict[str, _Chain] = {}
     for key, exported in exporteds.items():
         with _about(key, is_named=is_named):
-            chains[key], graphs[key] = build_chain(
+            chains[key] = build_chain(
                 exported, options, gradient_order=gradient_order, tensorflow=tensorflow,
                 known=constants.keys(),
             )  # fmt: skip
-        constants |= chains[key].constants
+        constants |= chains[key][0].constants
     tree: Any = None if params is None else tree_util.tree_structure(params)
-    variables: tuple[Variable, ...] = ()
-    if tree is not None:
-        for exported in exporteds.values():
-            check_params_tree(exported, tree)
-        leading = next(iter(chains.values())).calls[0].args[: tree.num_leaves]
-        variables = to_variables(params, trainable, leading)
-        for key, chain in chains.items():
-            with _about(key, is_named=is_named):
-                call = chain.calls[0]
-                check_parameters(call.name, call.args[: len(variables)], variables)
-    together = is_multi_process(params)
+    variables = _variables_of(params, trainable, exporteds, chains, is_named=is_named)
     made = []
     for key, exported in exporteds.items():
         with _about(key, is_named=is_named):
             signature = _to_signature(
-                key, chains[key], graphs[key], exported, variables,
+                key, *chains[key], exported, variables,
                 constants=tuple(constants), params=tree, updates=positions.get(key, {}),
                 inputs=names_of_signature(key, inputs, exporteds),
                 outputs=names_of_signature(key, outputs, exporteds), gradient_order=gradient_order,
@@ -325,8 +316,11 @@ def save(
         signatures=signatures,
         variables=(*variables, *to_constants(constants)),
         params=NONE if tree is None else to_structure(tree),
-        metadata=_describe(signatures, chains.values(), has_params=tree is not None),
+        metadata=_describe(
+            signatures, [chain for chain, _ in chains.values()], has_params=tree is not None
+        ),
     )
+    together = is_multi_process(params)
     if not manifest:
         size = _write(saved, path, together=together, overwrite=overwrite, num_shards=num_shards)
         return _written(saved, path, size)
@@ -339,6 +333,29 @@ def save(
         _write(saved, folder, together=False, overwrite=False, num_shards=num_shards)
         write_manifest(folder, **describe_environment(source), request={})
         return _written(saved, path, bytes_of(folder))
+
+
+def _variables_of(
+    params: Any,
+    trainable: Any,
+    exporteds: Mapping[str, export.Exported],
+    chains: Mapping[str, _Chain],
+    *,
+    is_named: bool,
+) -> tuple[Variable, ...]:
+    """Return the variables of parameters, which every signature takes first."""
+    if params is None:
+        return ()
+    tree: Any = tree_util.tree_structure(params)
+    for exported in exporteds.values():
+        check_params_tree(exported, tree)
+    calls = {key: chain.calls[0] for key, (chain, _) in chains.items()}
+    leading = next(iter(calls.values())).args[: tree.num_leaves]
+    variables = to_variables(params, trainable, leading)
+    for key, call in calls.items():
+        with _about(key, is_named=is_named):
+            check_parameters(call.name, call.args[: len(variables)], variables)
+    return variables
 
 
 def _written(saved: SavedModel, path: str | os.PathLike[str], size: int) -> WrittenFile:
