@@ -113,20 +113,9 @@ def verify(
     from savedmodel.files.model_folder import read_one_version
     from savedmodel.read import read
 
-    if record is not None and against is not None:
-        raise StructureError("record= and against= exclude each other. To do: pass one of them.")
-    asked = quick or any(option is not None for option in (probes, inputs, steps))
-    if against is not None and asked:
-        raise StructureError(
-            f"{os.fspath(against)} has the inputs already. To do: leave out probes, inputs, quick "
-            "and steps, or record it with them."
-        )
+    is_asked = quick or any(option is not None for option in (probes, inputs, steps))
+    _refuse_mixed(path, python=python, record=record, against=against, is_asked=is_asked)
     if os.path.isfile(path):
-        if python is not None or record is not None or asked:
-            raise StructureError(
-                f"{os.fspath(path)} is a file, which is compared with what was recorded elsewhere. "
-                "To do: pass against= alone, and the other options where that is recorded."
-            )
         return _verify_file(os.fspath(path), against, tolerance)
     request = request_trials(probes, inputs, quick=quick, steps=steps)
     allowed = to_tolerance(tolerance)
@@ -184,6 +173,29 @@ def _warn_of_others(others: Sequence[str], left: Sequence[str]) -> None:
         warn(
             f"Not compared, since requests with strings cannot be made up: {', '.join(left)}. To "
             "do: pass inputs= with the tensors of a request."
+        )
+
+
+def _refuse_mixed(
+    path: str | os.PathLike[str],
+    *,
+    python: str | os.PathLike[str] | None,
+    record: str | os.PathLike[str] | None,
+    against: str | os.PathLike[str] | None,
+    is_asked: bool,
+) -> None:
+    """Refuse options that exclude each other, or that a file has no use for."""
+    if record is not None and against is not None:
+        raise StructureError("record= and against= exclude each other. To do: pass one of them.")
+    if against is not None and is_asked:
+        raise StructureError(
+            f"{os.fspath(against)} has the inputs already. To do: leave out probes, inputs, quick "
+            "and steps, or record it with them."
+        )
+    if os.path.isfile(path) and (python is not None or record is not None or is_asked):
+        raise StructureError(
+            f"{os.fspath(path)} is a file, which is compared with what was recorded elsewhere. "
+            "To do: pass against= alone, and the other options where that is recorded."
         )
 
 
