@@ -161,11 +161,14 @@ _OF_LAX: Mapping[str, tuple[int, frozenset[str]]] = {
     "erfc": (1, frozenset({"abs", "divide", "exponential", "select"})),
     "lgamma": (1, frozenset({"floor", "log_plus_one", "sine"})),
     # Of complex numbers.
+    "abs": (1, frozenset({"abs", "imag", "maximum", "real", "sqrt"})),
     "cos": (1, frozenset({"complex", "cosine", "exponential_minus_one", "sine"})),
+    "exp": (1, frozenset({"complex", "cosine", "exponential", "sine"})),
     "log": (1, frozenset({"atan2", "complex", "log"})),
     "log1p": (1, frozenset({"atan2", "complex", "log_plus_one", "sqrt"})),
     "sin": (1, frozenset({"complex", "cosine", "exponential_minus_one", "sine"})),
     "sqrt": (1, frozenset({"complex", "imag", "real", "sqrt"})),
+    "square": (1, frozenset({"complex", "imag", "is_finite", "real"})),
     "polygamma": (2, frozenset({"floor", "power", "remainder"})),
     "sinh": (1, frozenset({"exponential_minus_one", "log", "select"})),
 }
@@ -320,8 +323,7 @@ class _OwnGraphs:
         shape, dtype = aval
         by_kinds: dict[str, list[tuple[Callable[..., Any], OwnGraph]]] = {}
         for name, function, arity in self._sought:
-            is_wider = name == "owens_t" and dtype == np.float32
-            for each in (dtype, *(_NARROW if is_wider else ())):
+            for each in _argument_dtypes(name, dtype):
                 for graph in own_graphs(function, ((shape, each),) * arity):
                     for definition in graph.with_definitions():
                         by_kinds.setdefault(definition.kind, []).append((function, definition))
@@ -340,6 +342,15 @@ class _OwnGraphs:
                 if own_inputs(result, own, self._functions) == inputs:
                     return inputs
         return None
+
+
+def _argument_dtypes(name: str, result: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:
+    """Return the dtypes of which several operations make the result of a function."""
+    if name == "abs":
+        return tuple(np.dtype(f"c{2 * size}") for size in (4, 8) if result == np.dtype(f"f{size}"))
+    if name in ("exp", "square") and result.kind != "c":
+        return ()
+    return (result, *(_NARROW if name == "owens_t" and result == np.float32 else ()))
 
 
 def _aval_of(value: Any, *, keeps_ones: bool = False) -> Aval | None:

@@ -242,3 +242,15 @@ def test_random_gamma_is_known_where_it_is_wider_than_its_order(draw, order, x64
         function = lambda a: draw(jax.random.key(0), a)  # noqa: E731
         found, expected = (jax.vjp(f, a)[1](jnp.ones(3)) for f in (lift(function, a), function))
         assert_same(found, expected)
+
+
+@pytest.mark.parametrize("shape", [None, "n"])
+@pytest.mark.parametrize("function", [lax.abs, lax.exp, lax.square])
+def test_derivatives_of_complex_numbers_where_a_case_ends(function, shape):
+    """A square of parts of one size is a case of its own, and so is the size of 0."""
+    x = jnp.array([0, 3 - 3j, 2 + 2j, -1j, 1, 88.5 + 1j], jnp.complex64)
+    lifted = lift(function, x if shape is None else symbolic(shape, jnp.complex64))
+    found, expected = (jax.vjp(f, x) for f in (lifted, function))
+    weights = jnp.arange(1.0, 7.0).astype(expected[0].dtype)
+    assert_same(found[0], expected[0], rtol=1e-6)
+    assert_same(found[1](weights), expected[1](weights), rtol=1e-6)
