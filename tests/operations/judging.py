@@ -47,7 +47,9 @@ def outcomes(target: Target, batch: Batch, folder: Path, whole: str = "") -> Ite
     try:
         found = target.run(batch, folder)
     except Exception as error:  # noqa: BLE001 - a cell of the table
-        word = "refused" if isinstance(error, InteropError) else "raised"
+        # JAX says NotImplementedError of what has no derivative.
+        is_refusal = isinstance(error, InteropError | NotImplementedError)
+        word = "refused" if is_refusal else "raised"
         if whole and word == "refused" and whole in str(error):
             yield from (Outcome(case.name, word, str(error)) for case in batch.cases)
             return
