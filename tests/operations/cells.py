@@ -26,7 +26,8 @@ class Deviation:
 
     Attributes:
         reason: why.
-        outcome: `refused` or `differs`; `absent` of what JAX itself has not.
+        outcome: `refused`, `raised` by the runtime, or `differs`; `absent` of what JAX itself has
+            not.
         targets: where; everywhere if there are none.
         cases: the names of the cases, in which `*` stands for anything.
         dtypes: of which dtypes; all if there are none.
@@ -160,6 +161,6 @@ def _refusing(case: Case, dtype: str, form: str) -> frozenset[str]:
     """Return the targets that refuse a case, with which no other one is to suffer there."""
     return frozenset(
         target for entry in deviations() for target in entry.targets
-        if entry.outcome == "refused" and entry.cases != ("*",)
+        if entry.outcome in ("refused", "raised") and entry.cases != ("*",)
         and entry.is_of(target, case.name, dtype, form)
     )  # fmt: skip
