@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 
 from bridge.core_ops.decompositions import control_flow
 from bridge.lifting import custom_call_primitives
-from bridge.lifting.lifted_operation import LiftingRule
+from bridge.lifting.lifted_operation import Lift, LiftingRule
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from bridge.litert.lowering import (
     arithmetic_lowerings,
@@ -28,14 +29,25 @@ _MOVING = {
 _COMPUTING = {
     **arithmetic_lowerings.RULES,
     **product_lowerings.RULES,
-    **indexing_lowerings.RULES,
     **reduction_lowerings.RULES,
     **window_lowerings.RULES,
 }
+
+
+def _with_empty_results(
+    rules: Mapping[str, LiftingRule], around: Callable[[Lift], Lift] = lambda lift: lift
+) -> dict[str, LiftingRule]:
+    """Return rules by which what has no elements is no elements of an operand."""
+    return {
+        name: LiftingRule(kept(around(rule.lift)), rule.attributes) for name, rule in rules.items()
+    }
+
+
 _RULES = {
     **JAX_TABLE.rules,
-    **{n: LiftingRule(kept(moved(rule.lift)), rule.attributes) for n, rule in _COMPUTING.items()},
-    **{n: LiftingRule(kept(rule.lift), rule.attributes) for n, rule in _MOVING.items()},
+    **_with_empty_results(_COMPUTING, moved),
+    **_with_empty_results(_MOVING),
+    **_with_empty_results(indexing_lowerings.RULES, moved),  # two of which move elements elsewhere
     **control_flow.RULES,
     **sorting_lowerings.RULES,
 }
