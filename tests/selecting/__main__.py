@@ -153,7 +153,8 @@ def measure(arguments: list[str]) -> int:
     file = Path(executed.__file__)
     program = (
         f"p = {str(file)!r}; g = {{'__name__': 'tests_executed', '__file__': p}}; "
-        f"exec(compile(open(p).read(), p, 'exec'), g); g['record_child']()"
+        f"exec(compile(__import__('pathlib').Path(p).read_text(), p, 'exec'), g); "
+        "g['record_child']()"
     )
     hook = Path(sysconfig.get_path("purelib"), "tests_recording.pth")
     with tempfile.TemporaryDirectory() as folder:
