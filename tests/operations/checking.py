@@ -6,11 +6,34 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.operations.artifacts import Batch
+from tests.operations.case import FORMS
 from tests.operations.cells import batches, outcomes_in, unexpected
 from tests.operations.table import CASES
-from tests.operations.targets import Target
+from tests.operations.targets import TARGETS, Target
+
+
+def quick_in(target: str) -> pytest.MarkDecorator:
+    """Run a test with the batches of one dtype of each case, in a target."""
+    return _in_target(target, quick_batches(), ())
+
+
+def all_in(target: str) -> pytest.MarkDecorator:
+    """Run a test with the other batches of a target, which take long."""
+    return _in_target(target, all_batches(FORMS), pytest.mark.slow)
+
+
+def _in_target(target: str, found: Sequence[Batch], marks: Any) -> pytest.MarkDecorator:
+    cells = [
+        pytest.param(target, batch, id=name, marks=marks)
+        for name, batch in named(found).items()
+        if batch.form in TARGETS[target].forms
+    ]
+    return pytest.mark.parametrize(("right", "batch"), cells, indirect=["right"])
 
 
 @cache

@@ -41,7 +41,11 @@ SENTINELS = (
     "tests/bridge/lifting/derivatives/test_composed_functions.py::test_derivatives_at_edges[logsumexp]",
     "tests/bridge/chains/test_forward_and_backward.py::test_a_factorization_is_made_once[artifact]",
     # The table of cases: one dtype of each in each target.
-    "tests/operations/test_targets.py::test_each_case_of_one_dtype",
+    "tests/operations/test_jax.py::test_each_case_of_one_dtype",
+    "tests/operations/test_tensorflow.py::test_each_case_of_one_dtype",
+    "tests/operations/test_tensorflow_operations.py::test_each_case_of_one_dtype",
+    "tests/operations/test_onnx_runtime.py::test_each_case_of_one_dtype",
+    "tests/operations/test_litert.py::test_each_case_of_one_dtype",
     # Files of earlier versions.
     "tests/golden/test_kinds.py::test_loaded_by_jax[1-jax-0.10.2-linear_algebra]",
     "tests/golden/test_kinds.py::test_loaded_by_tensorflow[1-jax-0.10.2-linear_algebra]",
