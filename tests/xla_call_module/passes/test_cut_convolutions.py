@@ -58,8 +58,10 @@ def test_tensorflow_computes_what_jax_does(function, x, w, tmp_path):
     expected = jax.jit(function)(x, w)
     live = tf.function(bridge.convert(function), jit_compile=True, autograph=False)
     np.testing.assert_array_equal(live(x, w), expected)
-    (count,) = export.symbolic_shape("b")
-    rows = jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype)
+    names = "bhw"[: x.ndim - 1]
+    enough = [f"{name} >= 5" for name in names[1:]]
+    sizes = export.symbolic_shape(", ".join(names), constraints=enough)
+    rows = jax.ShapeDtypeStruct((*sizes, x.shape[-1]), x.dtype)
     bridge.save(function, tmp_path / "m", args=(rows, w), gradient_order=0)
     np.testing.assert_array_equal(tf.saved_model.load(tmp_path / "m")(x, w), expected)
 
