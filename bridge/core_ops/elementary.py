@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from bridge.core_ops.regions import is_identity
@@ -14,6 +15,7 @@ from bridge.graphs import nodes
 from bridge.graphs.size_arithmetic import compare_sizes, compute_sizes
 from bridge.graphs.tensor_graph import TensorGraph
 from bridge.graphs.values import Value
+from xla_call_module.dtypes import Array
 from xla_call_module.size_polynomials import broadcast
 from xla_call_module.stablehlo.attributes import comparison_direction
 
@@ -141,6 +143,26 @@ def shift_rule(op_type: str, **attributes: Any) -> Emit:
         return nodes.cast(graph, moved, value.dtype)
 
     return emit
+
+
+def reciprocal_of(divisor: Array) -> Array | None:
+    """Return the reciprocal of constants, by which XLA multiplies in place of a division.
+
+    It is flushed to 0 where it is no normal number
+    (xla/hlo/transforms/simplifiers/algebraic_simplifier.cc, `HandleDivide`). The reciprocal of a
+    bfloat16 is a float32 in XLA, so that the product differs from a quotient only where it is 0:
+    None where it does not.
+    """
+    with np.errstate(all="ignore"):
+        made = (np.ones((), divisor.dtype) / divisor).astype(divisor.dtype)
+    if divisor.dtype == ml_dtypes.bfloat16 and _are_normal(divisor) and _are_normal(made):
+        return None
+    return made
+
+
+def _are_normal(array: Array) -> bool:
+    limits: Any = ml_dtypes.finfo(array.dtype)  # type: ignore[no-untyped-call]
+    return bool(np.all(np.abs(array) >= limits.tiny))
 
 
 def comparison(

@@ -153,7 +153,7 @@ def _made(
     check_quantize(quantize, calibration, bound)
     allowed = conversion_tolerance(tolerance, verify=verify)
     with LiteRTProcess() as process:
-        made = make_model(bound, process=process)
+        made = make_model(bound)
         trials = list(make_trials(bound)) if verify or quantize else []
         if verify:
             rows = compare_model(made, trials, allowed, process=process)

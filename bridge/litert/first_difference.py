@@ -135,7 +135,7 @@ def _differs(
         )
         inputs = {**trial.inputs, **variables}
         key = trial.signature
-        model = make_model({key: part}, process=process)
+        model = make_model({key: part})
         trials = list(given_trials({key: part}, {key: [inputs]}))
         return any(row.problem for row in compare_model(model, trials, tolerance, process=process))
     except InteropError:

@@ -6,36 +6,25 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-import jax
-import jax.numpy as jnp
-from jax import export
-
 from bridge.core.names import names_of_signature
-from bridge.core.narrowing import x64_if_needed
 from bridge.core.updates import parse_updates
 from bridge.core_ops.decompositions.decomposition import custom_calls_of
 from bridge.exporting.plain_parameters import with_counters
 from bridge.exporting.source import ModelFormat, Source, open_model, read_source
 from bridge.inspecting.tensor_report import TensorReport
 from bridge.inspecting.written_file import WrittenSignature
-from bridge.litert.converter import SignatureModule, convert
+from bridge.litert.emitting.model_emitter import SignatureBlock, emit_model
 from bridge.litert.lowering.call_lowering import DECOMPOSITIONS, Places, lower_call
-from bridge.litert.lowering.lowering_table import KERNEL_TABLE, LITERT_TABLE
+from bridge.litert.lowering.lowering_table import LITERT_TABLE
 from bridge.litert.lowering.storage_dtypes import at_boundary, boundary_dtype, boundary_shape
-from bridge.litert.worker_process import LiteRTProcess
 from bridge.loading.loaded_model import LoadedModel
 from bridge.sources.bound_call import BoundCall, bind
 from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.call import TensorSpec
-from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError
 
 State = Literal["variables", "arguments"]
 
-# The name of what is a variable, until it is one.
-_VARIABLE = "jax_tf_bridge_variable_"
-# That of the module with the first values of variables, which is no signature.
-_FIRST_VALUES = "jax_tf_bridge_first_values"
 _LITERT = ModelFormat(
     name="a LiteRT model",
     custom_calls=(*LITERT_TABLE.custom_calls, *custom_calls_of(DECOMPOSITIONS)),
@@ -136,43 +125,28 @@ def _sources(
     return model, {key: model[key] for key in keys}
 
 
-def make_model(bound: Mapping[str, BoundCall], *, process: LiteRTProcess | None = None) -> bytes:
+def make_model(bound: Mapping[str, BoundCall]) -> bytes:
     """Return the LiteRT model of some calls."""
-    places = Places()
-    modules = [_module(key, one, places) for key, one in bound.items()]
     first = {name: array for one in bound.values() for name, array in one.state.values()}
-    if first:
-        modules.append(_first_values(first))
-    return convert(modules, process=process, places=places.texts)
+    blocks = [_signature(key, one) for key, one in bound.items()]
+    return emit_model(blocks, {name: at_boundary(array) for name, array in first.items()})
 
 
-def _module(key: str, bound: BoundCall, places: Places) -> SignatureModule:
+def _signature(key: str, bound: BoundCall) -> SignatureBlock:
     constants = {index: array for index, (_, array) in bound.parameters.items()}
-    lowered = lower_call(bound.call, constants, places, table=KERNEL_TABLE)
+    places = Places()
+    block = lower_call(bound.call, constants, places)
     free = sorted({*bound.inputs, *bound.state})
     results = range(len(bound.call.results))
     outputs = dict(zip(bound.returned, bound.outputs, strict=True))
-    return SignatureModule(
+    return SignatureBlock(
         signature=key,
-        artifact=bytes(lowered.mlir_module_serialized),
-        inputs=tuple(bound.inputs.get(index, f"{_VARIABLE}{index}") for index in free),
-        outputs=tuple(outputs.get(index, f"{_VARIABLE}{index}") for index in results),
+        block=block,
+        inputs=tuple(bound.inputs.get(index, "") for index in free),
+        outputs=tuple(outputs.get(index, "") for index in results),
         reads=tuple(bound.state[index][0] if index in bound.state else "" for index in free),
         assigns=tuple(bound.assigned.get(index, "") for index in results),
-    )
-
-
-def _first_values(arrays: Mapping[str, Array]) -> SignatureModule:
-    """Return the module that returns the first values of variables."""
-    given = [at_boundary(array) for array in arrays.values()]
-    with x64_if_needed(array.dtype.name for array in given):
-        made = export.export(jax.jit(lambda: list(map(jnp.asarray, given))), platforms=["cpu"])()
-    return SignatureModule(
-        signature=_FIRST_VALUES,
-        artifact=bytes(made.mlir_module_serialized),
-        inputs=(),
-        outputs=tuple(f"{_VARIABLE}{number}" for number in range(len(given))),
-        assigns=tuple(arrays),
+        places=places.texts,
     )
 
 

@@ -1,4 +1,4 @@
-"""The process in which litert_converter and ai_edge_litert work."""
+"""The process in which ai_edge_litert works."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ sys.path.insert(0, sys.argv[1])
 from bridge.litert.worker.worker_program import main
 main()
 """
-_WHEELS = {"litert_converter": "litert-converter", "ai_edge_litert": "ai-edge-litert"}
+_WHEELS = {"ai_edge_litert": "ai-edge-litert"}
 
 
 def check_installed(feature: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from bridge.core_ops import elementary
@@ -114,32 +113,11 @@ def _divide(graph: Graph, op: Operation) -> Value:
     for fuse in (fuse_softmax, fuse_mean_of_windows):
         if (fused := fuse(graph, dividend, divisor)) is not None:
             return fused
-    reciprocal = _reciprocal(divisor)
+    reciprocal = None if divisor.array is None else elementary.reciprocal_of(divisor.array)
     if reciprocal is not None:
-        return nodes.elementwise(graph, "Mul", dividend, reciprocal)
+        factor = constant_array(reciprocal).broadcast_to(divisor.shape)
+        return nodes.elementwise(graph, "Mul", dividend, factor)
     return nodes.elementwise(graph, "Div", dividend, divisor)
-
-
-def _reciprocal(divisor: Value) -> Value | None:
-    """Return the reciprocal of a constant, by which XLA multiplies in place of a division.
-
-    It is flushed to 0 where it is no normal number
-    (xla/hlo/transforms/simplifiers/algebraic_simplifier.cc, `HandleDivide`). The reciprocal of a
-    bfloat16 is a float32 in XLA, so that the product differs from a quotient only where it is 0.
-    """
-    if divisor.array is None:
-        return None
-    one = np.ones((), divisor.dtype)
-    with np.errstate(all="ignore"):
-        made = (one / divisor.array).astype(divisor.dtype)
-    if divisor.dtype == ml_dtypes.bfloat16 and _are_normal(divisor.array) and _are_normal(made):
-        return None
-    return constant_array(made).broadcast_to(divisor.shape)
-
-
-def _are_normal(array: Any) -> bool:
-    limits: Any = ml_dtypes.finfo(array.dtype)  # type: ignore[no-untyped-call]
-    return bool(np.all(np.abs(array) >= limits.tiny))
 
 
 def _remainder(graph: Graph, op: Operation) -> Value:

@@ -76,17 +76,46 @@ def retrace(
     call: CallModule,
     table: LiftingTable,
     boundary: Boundary,
-    constants: Mapping[int, Any] | None = None,
     *,
     parameters: Mapping[int, Array] | None = None,
     is_wide: bool = False,
 ) -> export.Exported:
     """Return a call, for one platform, of what a table of rules makes of its operations."""
-    fixed, known = constants or {}, parameters or {}
-    free = [index for index in range(len(call.args)) if index not in fixed]
-    avals = _avals_of(call, free, boundary)
-    if not has_symbolic_composites() and any(map(_is_symbolic, avals)):
+    if not has_symbolic_composites() and any(map(_is_symbolic, _avals_of(call, boundary))):
         table = dataclasses.replace(table, may_compose=False)
+    with _traced(call, table, boundary, {}, parameters or {}, is_wide=is_wide) as (function, avals):
+        return export.export(jax.jit(function, keep_unused=True), platforms=[call.platforms[0]])(
+            *avals
+        )
+
+
+def retrace_to_jaxpr(
+    call: CallModule, table: LiftingTable, boundary: Boundary, constants: Mapping[int, Any]
+) -> Any:
+    """Return the closed jaxpr of what a table of rules makes of the operations of a call.
+
+    Args:
+        call: the call, for one platform.
+        table: the rules.
+        boundary: the form of arguments and results.
+        constants: the arrays of some arguments.
+    """
+    with _traced(call, table, boundary, constants, {}, is_wide=False) as (function, avals):
+        return jax.make_jaxpr(function)(*avals)
+
+
+@contextmanager
+def _traced(
+    call: CallModule,
+    table: LiftingTable,
+    boundary: Boundary,
+    fixed: Mapping[int, Any],
+    known: Mapping[int, Array],
+    *,
+    is_wide: bool,
+) -> Iterator[tuple[Callable[..., list[Any]], list[jax.ShapeDtypeStruct]]]:
+    """Have the function that a call becomes, and its arguments, with the dtypes that it needs."""
+    free = [index for index in range(len(call.args)) if index not in fixed]
 
     def retraced(*operands: Any) -> list[Any]:
         arguments = dict(fixed)
@@ -102,17 +131,15 @@ def retrace(
     with open_module(call.module) as module:
         dtypes = jax.enable_x64(True) if is_wide else dtypes_of(module)
     with x64_if_needed(spec.dtype.name for spec in (*call.args, *call.results)), dtypes:
-        return export.export(jax.jit(retraced, keep_unused=True), platforms=[call.platforms[0]])(
-            *avals
-        )
+        yield retraced, _avals_of(call, boundary, free)
 
 
 def _avals_of(
-    call: CallModule, free: Sequence[int], boundary: Boundary
+    call: CallModule, boundary: Boundary, free: Sequence[int] | None = None
 ) -> list[jax.ShapeDtypeStruct]:
-    """Return the arguments, whose sizes may be symbolic."""
+    """Return the arguments, or some of them, whose sizes may be symbolic."""
     scope = export.SymbolicScope([str(one) for one in constraints_of(call)])
-    specs = [call.args[index] for index in free]
+    specs = call.args if free is None else [call.args[index] for index in free]
     with limited_steps("to read the shapes of a call"):
         return [
             jax.ShapeDtypeStruct(

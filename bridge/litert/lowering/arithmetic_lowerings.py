@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from bridge.core_ops.elementary import reciprocal_of
 from bridge.lifting.elementwise_primitives import COMPARISONS, negative_power
 from bridge.lifting.elementwise_primitives import RULES as OF_JAX
 from bridge.lifting.lifted_operation import Lift, LiftingRule
@@ -79,6 +80,10 @@ def _divide(op: LoweredOperation) -> Any:
     left, right = op.arrays
     logical = op.logical_dtype()
     if not integer_bits(logical):
+        divisor = op.known(1) if logical == np.float32 else None
+        if divisor is not None and (factor := reciprocal_of(divisor)) is not None:
+            is_normal = np.abs(factor) >= np.finfo(np.float32).tiny
+            return left * np.where(is_normal, factor, factor * 0)
         with np.errstate(all="ignore"):  # of constants
             return left / right
     left, right = jnp.asarray(left), jnp.asarray(right)

@@ -9,14 +9,18 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import export, lax
+from jax import lax
 
+from bridge.blocks.block import Block, Value
+from bridge.blocks.block_builder import BlockBuilder, without_unused
+from bridge.blocks.equations import type_of
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
 from bridge.core_ops.decompositions.decomposition import COMPOSED_OPERATIONS, decompose
 from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS
 from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
-from bridge.core_ops.decompositions.retracing import Boundary, numbered_scope, retrace
-from bridge.lifting.lifting_table import LiftingTable
+from bridge.core_ops.decompositions.retracing import Boundary, numbered_scope, retrace_to_jaxpr
+from bridge.litert.emitting.element_operators import broadcasts
+from bridge.litert.lowering.kernel_lowerings import COMPOSITES
 from bridge.litert.lowering.lowering_table import LITERT_TABLE
 from bridge.litert.lowering.storage_dtypes import at_boundary, boundary_dtype, storage_dtype
 from xla_call_module.call import CallModule, TensorSpec
@@ -69,22 +73,18 @@ def _module_of(operation: Any) -> Any:
 
 
 def lower_call(
-    call: CallModule,
-    parameters: Mapping[int, Any] | None = None,
-    places: Places | None = None,
-    *,
-    table: LiftingTable = LITERT_TABLE,
-) -> export.Exported:
+    call: CallModule, parameters: Mapping[int, Any] | None = None, places: Places | None = None
+) -> Block:
     """Return what a call computes, of operations that LiteRT executes."""
     constants = {} if parameters is None else parameters
     _check_dtypes(call, [spec for n, spec in enumerate(call.args) if n not in constants])
     made = decompose(call, DECOMPOSITIONS, constants)
-    return retrace(
-        made.call,
-        dataclasses.replace(table, around=(places or Places()).scopes()),
-        _BOUNDARY,
-        made.parameters,
-    )
+    table = dataclasses.replace(LITERT_TABLE, around=(places or Places()).scopes())
+    closed = retrace_to_jaxpr(made.call, table, _BOUNDARY, made.parameters)
+    inputs = [Value(*type_of(variable.aval)) for variable in closed.jaxpr.invars]
+    builder = BlockBuilder(inputs, broadcasts=broadcasts, composites=COMPOSITES)
+    builder.block.outputs = builder.inline(closed.jaxpr, closed.consts, inputs)
+    return without_unused(builder.block)
 
 
 def _check_dtypes(call: CallModule, free: Sequence[TensorSpec]) -> None:

@@ -1,7 +1,6 @@
 """Operations that together are one kernel of LiteRT, which is right for all numbers.
 
-Such a kernel is a composite of the name that the converting process knows, by
-`bridge.litert.worker.module_conversion`.
+Such a kernel is a composite, which `bridge.blocks.block_builder` makes an operation of.
 
 Softmax is one: all three sets of kernels have NaN in the rows in which JAX has it. The sigmoid
 stays a quotient, since XNNPACK's is NaN for numbers such as 1e38.
@@ -23,6 +22,9 @@ from bridge.litert.lowering.storage_dtypes import to_storage
 from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.modules import tensor_type
 
+_SOFTMAX = "jax_tf_bridge.softmax"
+# The operations of blocks that composites become.
+COMPOSITES = {_SOFTMAX: "softmax"}
 _BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
 
 
@@ -42,7 +44,7 @@ def _with_softmax(lift: Lift) -> Lift:
 
 
 _softmax: Callable[[Any], Any] = lax.composite(
-    lambda value: jax.nn.softmax(value, axis=-1), "jax_tf_bridge.softmax"
+    lambda value: jax.nn.softmax(value, axis=-1), _SOFTMAX
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 
 from bridge.core_ops.decompositions import control_flow
@@ -52,7 +51,7 @@ _RULES = {
     **sorting_lowerings.RULES,
 }
 LITERT_TABLE = LiftingTable(
-    rules=_RULES,
+    rules=kernel_lowerings.with_kernels(_RULES),
     custom_calls={
         **custom_call_primitives.CUSTOM_CALLS,
         **sorting_lowerings.CUSTOM_CALLS,
@@ -66,5 +65,3 @@ LITERT_TABLE = LiftingTable(
     to_array=to_storage,
     target="LiteRT",
 )
-# With composites for kernels, which the process that converts knows.
-KERNEL_TABLE = dataclasses.replace(LITERT_TABLE, rules=kernel_lowerings.with_kernels(_RULES))

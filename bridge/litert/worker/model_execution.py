@@ -5,15 +5,11 @@ It is a part of the program `bridge.litert.worker.worker_program`.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-
-# The place of `type` in the vtable of `Tensor`, as in the generated `Tensor.Type`.
-_TENSOR_TYPE = 6
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
@@ -43,32 +39,6 @@ class LoadedModel:
         """Return what a signature returns of some arrays."""
         results = self._runners[signature](**arrays)
         return {name: np.asarray(value) for name, value in results.items()}
-
-
-def missing_kernel(model: bytes) -> str:
-    """Return the first operator of a flatbuffer that has no kernel; an empty string if all have."""
-    try:
-        LoadedModel(model, threads=1, kernels="builtin")
-    except ValueError as error:
-        if match := re.search(r"builtin opcode '(\w+)'", str(error)):
-            return match[1]
-        raise
-    return ""
-
-
-def with_resource_types(model: bytes) -> bytes:
-    """Return a flatbuffer whose handles of variables have the type of these."""
-    from ai_edge_litert import schema_py_generated as schema
-
-    made = bytearray(model)
-    root = schema.Model.GetRootAs(made, 0)
-    handle = schema.BuiltinOperator.VAR_HANDLE
-    for graph in map(root.Subgraphs, range(root.SubgraphsLength())):
-        for operator in map(graph.Operators, range(graph.OperatorsLength())):
-            if root.OperatorCodes(operator.OpcodeIndex()).BuiltinCode() == handle:
-                table = graph.Tensors(operator.Outputs(0))._tab  # the accessors only read
-                made[table.Pos + table.Offset(_TENSOR_TYPE)] = schema.TensorType.RESOURCE
-    return bytes(made)
 
 
 def describe_model(model: bytes) -> dict[str, Any]:

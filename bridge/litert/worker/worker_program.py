@@ -1,4 +1,4 @@
-"""The program that converts modules to LiteRT, and runs models, on request.
+"""The program that runs and quantizes LiteRT models, on request.
 
 A copy of this folder runs in a process of its own, which may die of an assertion of the libraries.
 
@@ -20,15 +20,6 @@ class Worker:
     def __init__(self) -> None:
         """Have no model."""
         self._models: dict[int, Any] = {}
-
-    def convert(self, parts: list[bytes], modules: Sequence[Any]) -> Answer:
-        """Return the flatbuffer of portable artifacts."""
-        from bridge.litert.worker.module_conversion import Refusal, convert_modules
-
-        try:
-            return {}, [convert_modules(parts, modules)]
-        except Refusal as error:
-            return {"refused": str(error), "places": error.places}, []
 
     def describe(self, parts: Sequence[bytes]) -> Answer:
         """Return what is in a flatbuffer."""

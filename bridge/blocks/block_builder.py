@@ -1,0 +1,378 @@
+"""Blocks in normal form: calls written out, constants folded, equal operations once."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend import core
+
+from bridge.blocks.block import Block, Operation, Value
+from bridge.blocks.constant_folding import fold
+from bridge.blocks.equations import parameters_of, type_of
+from xla_call_module.dtypes import Array
+from xla_call_module.size_polynomials import Dim, Shape, broadcast
+
+Type = tuple[Shape, np.dtype[Any]]
+
+_CALLS = frozenset({
+    "checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call",
+    "custom_vjp_call_jaxpr", "jit", "pjit", "remat", "remat2",
+})  # fmt: skip
+_OF_A_CALL = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+_IDENTITIES = frozenset({"copy", "copy_p", "optimization_barrier", "pvary", "stop_gradient"})
+_SPELLINGS = {"add_any": "add", "expand_dims": "reshape", "squeeze": "reshape"}
+# Operations on each element, of operands of one shape.
+ELEMENTWISE = frozenset({
+    "add", "and", "atan2", "div", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne", "or",
+    "pow", "rem", "select_n", "shift_right_arithmetic", "sub", "xor",
+})  # fmt: skip
+# Those that leave one operand as it is, by what the other one is then.
+_NEUTRAL = {"div": 1, "mul": 1, "sub": 0}
+_ABSORBING = {"and": False, "or": True}
+# Bytes of a constant that is looked up by what it is, not by which array it is.
+_MAX_COMPARED = 1 << 20
+
+
+class BlockBuilder:
+    """Appends operations to a block; a body's builder knows what the blocks around it have.
+
+    Attributes:
+        block: the block.
+        broadcasts: whether the target's kernel of an operation broadcasts operands to a shape.
+        composites: the operations that stand for composites, by the names of these.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Value],
+        around: BlockBuilder | None = None,
+        *,
+        broadcasts: Callable[[str, np.dtype[Any], Shape], bool] = lambda *_: False,
+        composites: Mapping[str, str] | None = None,
+    ) -> None:
+        """Have no operation."""
+        self.block = Block(tuple(inputs))
+        self.broadcasts = around.broadcasts if around else broadcasts
+        self.composites = around.composites if around else composites or {}
+        self._known: dict[Any, tuple[Value, ...]] = dict(around._known) if around else {}
+        self._made_by: dict[Value, Operation] = dict(around._made_by) if around else {}
+        self._constants: dict[Any, tuple[Value, Any]] = around._constants if around else {}
+
+    def constant(self, array: Any) -> Value:
+        """Return a constant, the same one for the same elements."""
+        given = np.asarray(array)
+        content = given.tobytes() if given.nbytes <= _MAX_COMPARED else id(array)
+        key = (given.dtype.name, given.shape, content)
+        if key not in self._constants:
+            # What is known by its number stays, or another array would have that.
+            self._constants[key] = (Value(given.shape, given.dtype, given), array)
+        return self._constants[key][0]
+
+    def maker(self, value: Value, name: str) -> Operation | None:
+        """Return the operation that makes a value if it has a name."""
+        made = self._made_by.get(value)
+        return made if made is not None and made.name == name else None
+
+    def add(
+        self,
+        name: str,
+        operands: Sequence[Value],
+        parameters: Mapping[str, Any],
+        types: Sequence[Type],
+        place: str = "",
+    ) -> tuple[Value, ...]:
+        """Return the results of an operation, which is appended if they are not there already."""
+        if name in _IDENTITIES:
+            return tuple(operands)
+        name = _SPELLINGS.get(name, name)
+        if len(types) == 1 and not any(isinstance(p, Block) for p in parameters.values()):
+            simpler = self._simpler(name, operands, parameters, types[0], place)
+            if simpler is not None:
+                return (simpler,)
+        if name in ELEMENTWISE:
+            operands = self._narrowed(name, operands, types[0][0], place)
+        key = (name, *operands, _frozen(parameters), *((s, d.name) for s, d in types))
+        if key not in self._known:
+            results = tuple(Value(*one) for one in types)
+            operation = Operation(name, tuple(operands), parameters, results, place)
+            self.block.operations.append(operation)
+            self._known[key] = results
+            self._made_by.update(dict.fromkeys(results, operation))
+        return self._known[key]
+
+    def _one(
+        self,
+        name: str,
+        operands: Sequence[Value],
+        parameters: Mapping[str, Any],
+        shape: Shape,
+        place: str,
+    ) -> Value:
+        (made,) = self.add(name, operands, parameters, [(shape, operands[0].dtype)], place)
+        return made
+
+    def _simpler(
+        self,
+        name: str,
+        operands: Sequence[Value],
+        parameters: Mapping[str, Any],
+        wanted: Type,
+        place: str,
+    ) -> Value | None:
+        """Return what an operation makes without itself, or by a simpler one; None if it stays."""
+        shape, dtype = wanted
+        array = fold(name, operands, parameters, Value(shape, dtype))
+        if array is not None:
+            return self.constant(array)
+        match name:
+            case "convert_element_type" if operands[0].dtype == dtype:
+                return operands[0]
+            case "dim_as_value" if isinstance(parameters["dim"], int):
+                return self.constant(np.array(parameters["dim"], dtype))
+            case "reshape" | "slice" if operands[0].shape == shape:
+                return operands[0]
+            case "reshape" if (inner := self.maker(operands[0], name)) is not None:
+                return self._one(name, inner.operands, {}, shape, place)
+            case "transpose":
+                return self._transposed(operands[0], parameters["permutation"], shape, place)
+            case "broadcast_in_dim":
+                axes = parameters["broadcast_dimensions"]
+                return self._broadcast(operands[0], axes, shape, place)
+            case "select_n" if len(operands) == 3:
+                return _chosen(operands, shape)
+            case "and" | "or":
+                return _absorbed(name, operands, shape)
+            case "div" | "mul" | "sub":
+                return _unchanged(name, operands, shape)
+        return None
+
+    def _transposed(
+        self, value: Value, order: Sequence[int], shape: Shape, place: str
+    ) -> Value | None:
+        order = tuple(order)
+        if order == tuple(range(len(order))):
+            return value
+        if (inner := self.maker(value, "transpose")) is not None:
+            both = tuple(inner.parameters["permutation"][axis] for axis in order)
+            return self._one("transpose", inner.operands, {"permutation": both}, shape, place)
+        moving = [axis for axis in order if value.shape[axis] != 1]
+        if moving == sorted(moving):  # only dimensions of size 1 move
+            return self._one("reshape", [value], {}, shape, place)
+        return None
+
+    def _broadcast(
+        self, value: Value, axes: Sequence[int], shape: Shape, place: str
+    ) -> Value | None:
+        if (inner := self.maker(value, "broadcast_in_dim")) is not None:
+            both = tuple(axes[axis] for axis in inner.parameters["broadcast_dimensions"])
+            parameters = {"broadcast_dimensions": both}
+            return self._one("broadcast_in_dim", inner.operands, parameters, shape, place)
+        if aligned(value, axes, len(shape)) == shape:
+            return self._one("reshape", [value], {}, shape, place)
+        return None
+
+    def _narrowed(
+        self, name: str, operands: Sequence[Value], shape: Shape, place: str
+    ) -> list[Value]:
+        """Return operands, without the broadcasts that the kernel does itself."""
+        kept = list(operands)
+        if not self.broadcasts(name, operands[-1].dtype, shape):
+            return kept
+        for number, value in enumerate(operands):
+            small = self._before_broadcast(value)
+            if small is None:
+                continue
+            others = [one.shape for n, one in enumerate(kept) if n != number]
+            if broadcast([*others, small[1]]) == shape:
+                without_ones = tuple(itertools.dropwhile(lambda size: size == 1, small[1]))
+                kept[number] = self._one("reshape", [small[0]], {}, without_ones, place)
+        return kept
+
+    def _before_broadcast(self, value: Value) -> tuple[Value, Shape] | None:
+        """Return what a value repeats, and the shape that it has beside what it is repeated to."""
+        if value.array is not None:
+            array = value.array
+            if array.size > 1 and _repeats(array):
+                return self.constant(array.reshape(-1)[0]), ()
+            return (value, value.shape) if array.ndim and array.shape[0] == 1 else None
+        made = self.maker(value, "broadcast_in_dim")
+        if made is None:
+            return None
+        (small,) = made.operands
+        if small.array is not None and small.array.size > 1 and _repeats(small.array):
+            return self.constant(small.array.reshape(-1)[0]), ()
+        return small, aligned(small, made.parameters["broadcast_dimensions"], value.rank)
+
+    # --- what JAX traced
+
+    def inline(
+        self, jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Value], place: str = ""
+    ) -> tuple[Value, ...]:
+        """Return what a jaxpr computes of some arguments."""
+        given = [c if isinstance(c, Value) else self.constant(c) for c in constants]
+        values = dict(zip(jaxpr.constvars, given, strict=True))
+        values.update(zip(jaxpr.invars, arguments, strict=True))
+
+        def read(atom: Any) -> Value:
+            if isinstance(atom, core.Literal):
+                return self.constant(np.asarray(atom.val, type_of(atom.aval)[1]))
+            found: Value = values[atom]
+            return found
+
+        for equation in jaxpr.eqns:
+            inner = f"{place}/{equation.source_info.name_stack}"
+            results = self._equation(equation, [read(atom) for atom in equation.invars], inner)
+            values.update(zip(equation.outvars, results, strict=True))
+        return tuple(read(atom) for atom in jaxpr.outvars)
+
+    def _equation(self, equation: Any, operands: Sequence[Value], place: str) -> Sequence[Value]:
+        name = equation.primitive.name
+        types = [type_of(variable.aval) for variable in equation.outvars]
+        if name in _CALLS or name == "composite":
+            kernel = self.composites.get(equation.params.get("name", ""))
+            if name == "composite" and kernel is not None:
+                return self.add(kernel, operands, {}, types, place)
+            return self.inline(*_callee(equation.params), operands, place)
+        parameters = parameters_of(equation)
+        if name == "while":
+            return self._while(parameters, operands, types, place)
+        if name == "cond":
+            return self._cond(parameters["branches"], operands, types, place)
+        return self.add(name, operands, parameters, types, place)
+
+    def body(self, inputs: Sequence[Value], write: Callable[[BlockBuilder], Any]) -> Block:
+        """Return a block inside this one, which sees what is before it."""
+        inner = BlockBuilder(inputs, self)
+        inner.block.outputs = tuple(write(inner))
+        return inner.block
+
+    def _while(
+        self, parameters: Mapping[str, Any], operands: Sequence[Value], types: Any, place: str
+    ) -> tuple[Value, ...]:
+        counts = parameters["cond_nconsts"], parameters["body_nconsts"]
+        of_test, of_body = operands[: counts[0]], operands[counts[0] : sum(counts)]
+        blocks = {}
+        for key, seen in (("test", of_test), ("body", of_body)):
+            jaxpr, constants = _opened(parameters["cond_jaxpr" if key == "test" else "body_jaxpr"])
+            state = [Value(*one) for one in types]
+            blocks[key] = self.body(
+                state,
+                lambda inner, j=jaxpr, c=constants, s=(*seen, *state): inner.inline(j, c, s, place),
+            )
+        return self.add("while", operands[sum(counts) :], blocks, types, place)
+
+    def _cond(
+        self, branches: Sequence[Any], operands: Sequence[Value], types: Any, place: str
+    ) -> tuple[Value, ...]:
+        index, *given = operands
+        if index.array is not None or len(branches) == 1:
+            number = int(np.clip(0 if index.array is None else index.array, 0, len(branches) - 1))
+            return self.inline(*_opened(branches[number]), given, place)
+        blocks = tuple(
+            self.body((), lambda inner, b=one: inner.inline(*_opened(b), given, place))
+            for one in branches
+        )
+        return self.add("cond", [index], {"branches": blocks}, types, place)
+
+
+def aligned(value: Value, axes: Sequence[int], rank: int) -> Shape:
+    """Return the shape of a value that is broadcast, with ones for the dimensions it has not."""
+    shape: list[Dim] = [1] * rank
+    for axis, size in zip(axes, value.shape, strict=True):
+        shape[axis] = size
+    return tuple(shape)
+
+
+def _repeats(array: Array) -> bool:
+    """Return whether all elements have the bits of the first one."""
+    words = np.ascontiguousarray(array).reshape(-1).view(f"V{array.dtype.itemsize}")
+    return bool((words == words[0]).all())
+
+
+def _number_of(value: Value) -> Any:
+    """Return the number that a constant is, or repeats; None of any other value."""
+    if value.array is None or not value.array.size or not _repeats(value.array):
+        return None
+    return value.array.reshape(-1)[0]
+
+
+def _chosen(operands: Sequence[Value], shape: Shape) -> Value | None:
+    which, no, yes = operands
+    number = _number_of(which)
+    if no is yes:
+        return no if no.shape == shape else None
+    if number is None or which.dtype != np.bool_:
+        return None
+    chosen = yes if number else no
+    return chosen if chosen.shape == shape else None
+
+
+def _absorbed(name: str, operands: Sequence[Value], shape: Shape) -> Value | None:
+    left, right = operands
+    if left.dtype != np.bool_:
+        return None
+    for value, other in ((left, right), (right, left)):
+        number = _number_of(value)
+        if number is not None:
+            chosen = value if bool(number) == _ABSORBING[name] else other
+            return chosen if chosen.shape == shape else None
+    return left if left is right else None
+
+
+def _unchanged(name: str, operands: Sequence[Value], shape: Shape) -> Value | None:
+    """Return the operand that a quotient, product or difference leaves as it is."""
+    left, right = operands
+    pairs = [(left, right), (right, left)] if name == "mul" else [(left, right)]
+    for value, other in pairs:
+        number = _number_of(other)
+        if number is not None and number == _NEUTRAL[name] and value.shape == shape:
+            return None if name == "sub" and np.signbit(number) else value
+    return None
+
+
+def _callee(parameters: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
+    return _opened(next(parameters[key] for key in _OF_A_CALL if key in parameters))
+
+
+def _opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    """Return an open jaxpr and its constants, of one that may be either."""
+    return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+
+
+def _frozen(value: Any) -> Any:
+    """Return what parameters are compared by."""
+    if isinstance(value, Mapping):
+        return tuple(sorted((key, _frozen(one)) for key, one in value.items()))
+    if type(value) in (list, tuple):
+        return tuple(map(_frozen, value))
+    return id(value) if isinstance(value, Block) else value
+
+
+def without_unused(block: Block) -> Block:
+    """Return a block without the operations of which nothing is read."""
+    return _live(block)[0]
+
+
+def _live(block: Block) -> tuple[Block, set[Value]]:
+    """Return the block, and all that it reads, of itself and of the blocks around it."""
+    needed = set(block.outputs)
+    kept: list[Operation] = []
+    for operation in reversed(block.operations):
+        if needed.isdisjoint(operation.results):
+            continue
+        parameters = dict(operation.parameters)
+        for key, parameter in operation.parameters.items():
+            if isinstance(parameter, Block):
+                parameters[key], seen = _live(parameter)
+                needed |= seen
+            elif type(parameter) is tuple and any(isinstance(one, Block) for one in parameter):
+                pairs = [_live(one) for one in parameter]
+                parameters[key] = tuple(one for one, _ in pairs)
+                needed.update(*(seen for _, seen in pairs))
+        needed.update(operation.operands)
+        kept.append(dataclasses.replace(operation, parameters=parameters))
+    return Block(block.inputs, kept[::-1], block.outputs), needed

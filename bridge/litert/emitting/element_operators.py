@@ -1,0 +1,227 @@
+"""Operations on each element, and reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bridge.blocks.block import Operation, Value
+from bridge.litert.emitting.block_emitter import BlockEmitter, Emit
+from bridge.litert.emitting.flatbuffer_file import TYPES
+from xla_call_module.size_polynomials import Shape
+
+_F, _NUMBERS, _ALL = "float32", "float32 int32 int64", "bool float32 int32 int64"
+# The operator of each operation, and the dtypes of operands that its kernels have.
+_KERNELS: Mapping[str, tuple[str, str]] = {
+    "abs": ("ABS", "float32 int32"),
+    "add": ("ADD", _NUMBERS),
+    "and": ("LOGICAL_AND", "bool"),
+    "atan2": ("ATAN2", _F),
+    "ceil": ("CEIL", _F),
+    "cos": ("COS", _F),
+    "div": ("DIV", "float32 int32"),
+    "eq": ("EQUAL", _ALL),
+    "exp": ("EXP", _F),
+    "floor": ("FLOOR", _F),
+    "ge": ("GREATER_EQUAL", _NUMBERS),
+    "gt": ("GREATER", _NUMBERS),
+    "le": ("LESS_EQUAL", _NUMBERS),
+    "log": ("LOG", _F),
+    "logistic": ("LOGISTIC", _F),
+    "lt": ("LESS", _NUMBERS),
+    "max": ("MAXIMUM", _NUMBERS),
+    "min": ("MINIMUM", _NUMBERS),
+    "mul": ("MUL", _NUMBERS),
+    "ne": ("NOT_EQUAL", _ALL),
+    "neg": ("NEG", _NUMBERS),
+    "not": ("LOGICAL_NOT", "bool"),
+    "or": ("LOGICAL_OR", "bool"),
+    "pow": ("POW", _F),
+    "reduce_and": ("REDUCE_ALL", "bool"),
+    "reduce_max": ("REDUCE_MAX", _NUMBERS),
+    "reduce_min": ("REDUCE_MIN", _NUMBERS),
+    "reduce_or": ("REDUCE_ANY", "bool"),
+    "reduce_prod": ("REDUCE_PROD", _NUMBERS),
+    "reduce_sum": ("SUM", _NUMBERS),
+    "rem": ("FLOOR_MOD", _NUMBERS),
+    "rsqrt": ("RSQRT", _F),
+    "select_n": ("SELECT_V2", _ALL),
+    "shift_right_arithmetic": ("RIGHT_SHIFT", "int32"),
+    "sin": ("SIN", _F),
+    "softmax": ("SOFTMAX", _F),
+    "sqrt": ("SQRT", _F),
+    "sub": ("SUB", _NUMBERS),
+    "tanh": ("TANH", _F),
+    "xor": ("BITWISE_XOR", "int32"),
+}
+# Up to how many dimensions kernels broadcast their operands.
+_MAX_BROADCAST = 4
+# The kernel of POW has finite results alone where the exponent is one number that is whole.
+_NEVER_BROADCAST = ("ATAN2", "POW")
+
+
+def broadcasts(name: str, dtype: np.dtype[Any], shape: Shape) -> bool:
+    """Return whether the kernel of an operation broadcasts its operands to a shape."""
+    del dtype
+    kernel = _KERNELS.get(name)
+    return kernel is not None and kernel[0] not in _NEVER_BROADCAST and len(shape) <= _MAX_BROADCAST
+
+
+def operator_of(emitter: BlockEmitter, op: Operation, name: str = "") -> str:
+    """Return the operator of an operation, which has a kernel for the operands."""
+    operator, dtypes = _KERNELS[name or op.name]
+    dtype = op.operands[-1].dtype.name
+    if dtype not in dtypes.split():
+        emitter.refuse(op, f"LiteRT has no {operator} of {dtype}")
+    return operator
+
+
+def _elements(emitter: BlockEmitter, op: Operation) -> int:
+    operands = [_broadcast(emitter, op, operand) for operand in op.operands]
+    return emitter.make(operator_of(emitter, op), operands, op.result)
+
+
+def _broadcast(emitter: BlockEmitter, op: Operation, operand: Value) -> int:
+    """Return an operand, broadcast if the kernel does not."""
+    tensor = emitter.read(operand)
+    shape = op.result.shape
+    if operand.shape == shape or broadcasts(op.name, operand.dtype, shape):
+        return tensor
+    like = Value(shape, operand.dtype)
+    return emitter.make("BROADCAST_TO", [tensor, emitter.shape(shape)], like)
+
+
+def _select(emitter: BlockEmitter, op: Operation) -> int:
+    which, no, yes = (_broadcast(emitter, op, operand) for operand in op.operands)
+    if op.operands[0].dtype != np.bool_:
+        emitter.refuse(op, "it chooses by a number")
+    return emitter.make(operator_of(emitter, op), [which, yes, no], op.result)
+
+
+def _maximum(emitter: BlockEmitter, op: Operation) -> int:
+    """Return a maximum; that of 0 is RELU, and of 0 and 6 RELU6, whose kernels keep NaN."""
+    activated = activated_operand(op)
+    if activated is None:
+        return _elements(emitter, op)
+    user = emitter.only_user(op.result)
+    if user is not None and is_bounded_by_6(user, op.result):
+        made = emitter.make("RELU6", [emitter.read(activated)], op.result)
+        emitter.absorb(user, made)
+        return made
+    return emitter.make("RELU", [emitter.read(activated)], op.result)
+
+
+def activated_operand(op: Operation) -> Value | None:
+    """Return the operand of which an operation is the maximum with 0; None of another one."""
+    if op.name != "max" or op.result.dtype != np.float32:
+        return None
+    left, right = op.operands
+    for value, other in ((left, right), (right, left)):
+        if number_of(other) == 0 and value.shape == op.result.shape and value.array is None:
+            return value
+    return None
+
+
+def is_bounded_by_6(op: Operation, value: Value) -> bool:
+    """Return whether an operation is the minimum of a value and 6."""
+    if op.name != "min" or op.result.shape != value.shape:
+        return False
+    others = [operand for operand in op.operands if operand is not value]
+    return len(others) == 1 and number_of(others[0]) == 6
+
+
+def number_of(value: Value) -> Any:
+    """Return the number that a constant is, or repeats; None of any other value."""
+    if value.array is None or not value.array.size:
+        return None
+    first = value.array.reshape(-1)[0]
+    return first if bool((value.array == first).all()) else None
+
+
+def _clamp(emitter: BlockEmitter, op: Operation) -> int:
+    low, value, high = op.operands
+    tensors = [emitter.read(operand) for operand in (value, low, high)]
+    raised = emitter.make(operator_of(emitter, op, "max"), tensors[:2], op.result)
+    return emitter.make(operator_of(emitter, op, "min"), [raised, tensors[2]], op.result)
+
+
+def _equal_bools(emitter: BlockEmitter, op: Operation) -> int:
+    if op.operands[0].dtype != np.bool_:
+        return _elements(emitter, op)
+    operands = [_broadcast(emitter, op, operand) for operand in op.operands]
+    return emitter.make("NOT_EQUAL", operands, op.result)
+
+
+def _round(emitter: BlockEmitter, op: Operation) -> int:
+    if int(op.parameters["rounding_method"]) != 1:
+        emitter.refuse(op, "it rounds halves away from zero")
+    return emitter.make("ROUND", [emitter.read(op.operands[0])], op.result)
+
+
+def _convert(emitter: BlockEmitter, op: Operation) -> int:
+    (value,), dtype = op.operands, op.result.dtype
+    for name in (value.dtype.name, dtype.name):
+        if name not in TYPES:
+            emitter.refuse(op, f"LiteRT has no {name}")
+    return emitter.cast(emitter.read(value), value, dtype)
+
+
+def _bitcast(emitter: BlockEmitter, op: Operation) -> int:
+    return emitter.make("BITCAST", [emitter.read(op.operands[0])], op.result)
+
+
+def _reduce(emitter: BlockEmitter, op: Operation) -> int:
+    (value,), axes = op.operands, op.parameters["axes"]
+    tensor = emitter.read(value)
+    if not axes:
+        return tensor
+    inputs = [tensor, emitter.ints(axes)]
+    operator = operator_of(emitter, op)
+    return emitter.make(operator, inputs, op.result, options="ReducerOptions", keepDims=False)
+
+
+def _arg(operator: str) -> Emit:
+    def emit(emitter: BlockEmitter, op: Operation) -> int:
+        (axis,) = op.parameters["axes"]
+        inputs = [emitter.read(op.operands[0]), emitter.graph.constant(np.int32(axis))]
+        outputs = {"outputType": TYPES[op.result.dtype.name]}
+        return emitter.make(operator, inputs, op.result, **outputs)
+
+    return emit
+
+
+def _cumsum(emitter: BlockEmitter, op: Operation) -> int:
+    inputs = [emitter.read(op.operands[0]), emitter.graph.constant(np.int32(op.parameters["axis"]))]
+    return emitter.make("CUMSUM", inputs, op.result, reverse=bool(op.parameters["reverse"]))
+
+
+def _top_k(emitter: BlockEmitter, op: Operation) -> list[int]:
+    value, axis = op.operands[0], op.parameters["axis"]
+    if axis not in (-1, value.rank - 1):
+        emitter.refuse(op, "it takes the greatest elements along a dimension that is not the last")
+    inputs = [emitter.read(value), emitter.size(op.parameters["k"])]
+    return emitter.make_several("TOPK_V2", inputs, op.results)
+
+
+def _softmax(emitter: BlockEmitter, op: Operation) -> int:
+    # The sizes of what is symbolic come before the array.
+    return emitter.make("SOFTMAX", [emitter.read(op.operands[-1])], op.result, beta=1.0)
+
+
+EMITTERS: Mapping[str, Emit] = {
+    **{name: _reduce if name.startswith("reduce_") else _elements for name in _KERNELS},
+    "argmax": _arg("ARG_MAX"),
+    "argmin": _arg("ARG_MIN"),
+    "bitcast_convert_type": _bitcast,
+    "clamp": _clamp,
+    "convert_element_type": _convert,
+    "cumsum": _cumsum,
+    "max": _maximum,
+    "round": _round,
+    "select_n": _select,
+    "softmax": _softmax,
+    "top_k": _top_k,
+    "xor": _equal_bools,
+}

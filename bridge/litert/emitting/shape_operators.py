@@ -1,0 +1,146 @@
+"""Operations that move elements, and number them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bridge.blocks.block import Operation, Value
+from bridge.blocks.block_builder import aligned
+from bridge.litert.emitting.block_emitter import INT, BlockEmitter, Emit
+from xla_call_module.size_polynomials import Dim
+
+# What RANGE counts in.
+_COUNTED = ("float32", "int32", "int64")
+
+
+def _reshape(emitter: BlockEmitter, op: Operation) -> int:
+    return emitter.reshape(emitter.read(op.operands[0]), op.result)
+
+
+def _transpose(emitter: BlockEmitter, op: Operation) -> int:
+    (value,) = op.operands
+    return emitter.transpose(emitter.read(value), value, op.parameters["permutation"])
+
+
+def _broadcast(emitter: BlockEmitter, op: Operation) -> int:
+    (value,), result = op.operands, op.result
+    shape = aligned(value, op.parameters["broadcast_dimensions"], result.rank)
+    tensor = emitter.read(value)
+    if (1,) * (result.rank - value.rank) + value.shape != shape:
+        tensor = emitter.reshape(tensor, Value(shape, value.dtype))
+    return emitter.make("BROADCAST_TO", [tensor, emitter.shape(result.shape)], result)
+
+
+def _iota(emitter: BlockEmitter, op: Operation) -> int:
+    result, axis = op.result, op.parameters["dimension"]
+    counted = result.dtype if result.dtype.name in _COUNTED else INT
+    line = Value((result.shape[axis],), counted)
+    ends = [emitter.graph.constant(np.array(number, counted)) for number in (0, 1)]
+    size = emitter.cast(emitter.size(line.shape[0]), Value((), INT), counted)
+    made = emitter.make("RANGE", [ends[0], size, ends[1]], line)
+    made = emitter.cast(made, line, result.dtype)
+    if result.rank == 1:
+        return made
+    column = Value(aligned(line, [axis], result.rank), result.dtype)
+    made = emitter.reshape(made, column)
+    return emitter.make("BROADCAST_TO", [made, emitter.shape(result.shape)], result)
+
+
+def _slice(emitter: BlockEmitter, op: Operation) -> int:
+    parameters, (value,) = op.parameters, op.operands
+    strides = parameters["strides"] or (1,) * value.rank
+    return slice_(
+        emitter, value, parameters["start_indices"], parameters["limit_indices"], strides, op.result
+    )
+
+
+def slice_(
+    emitter: BlockEmitter,
+    value: Value,
+    starts: Sequence[Dim],
+    limits: Sequence[Dim],
+    strides: Sequence[int],
+    result: Value,
+) -> int:
+    """Return every so many elements of a value from a start up to a limit, along each dimension."""
+    whole = [limit == size for limit, size in zip(limits, value.shape, strict=True)]
+    mask = sum(1 << axis for axis, is_whole in enumerate(whole) if is_whole)
+    ends = [0 if is_whole else limit for limit, is_whole in zip(limits, whole, strict=True)]
+    vectors = [emitter.shape(part) for part in (starts, ends, strides)]
+    return emitter.make("STRIDED_SLICE", [emitter.read(value), *vectors], result, endMask=mask)
+
+
+def _reverse(emitter: BlockEmitter, op: Operation) -> int:
+    inputs = [emitter.read(op.operands[0]), emitter.ints(op.parameters["dimensions"])]
+    return emitter.make("REVERSE_V2", inputs, op.result)
+
+
+def _pad(emitter: BlockEmitter, op: Operation) -> int:
+    """Return an array with a number around it and between its elements, or less of its ends."""
+    value, fill = op.operands
+    config = op.parameters["padding_config"]
+    tensor, shape, dtype = emitter.read(value), list(value.shape), value.dtype
+    inner = [between for _, _, between in config]
+    if any(inner):
+        shape = [
+            size if not between else size + (size - 1) * between
+            for size, between in zip(shape, inner, strict=True)
+        ]
+        steps = emitter.ints(between + 1 for between in inner)
+        like = Value(tuple(shape), dtype)
+        tensor = emitter.make("DILATE", [tensor, steps, emitter.read(fill)], like)
+    around = [[max(0, low), max(0, high)] for low, high, _ in config]
+    if any(map(any, around)):
+        shape = [size + sum(pair) for size, pair in zip(shape, around, strict=True)]
+        widths = emitter.graph.constant(np.array(around, np.int32))
+        like = Value(tuple(shape), dtype)
+        tensor = emitter.make("PADV2", [tensor, widths, emitter.read(fill)], like)
+    if all(low >= 0 and high >= 0 for low, high, _ in config):
+        return tensor
+    padded = Value(tuple(shape), dtype)
+    emitter.bind(padded, tensor)
+    starts = [max(0, -low) for low, _, _ in config]
+    limits = [size - max(0, -high) for size, (_, high, _) in zip(shape, config, strict=True)]
+    return slice_(emitter, padded, starts, limits, [1] * value.rank, op.result)
+
+
+def _concatenate(emitter: BlockEmitter, op: Operation) -> int:
+    axis = op.parameters["dimension"]
+    parts = [value for value in op.operands if 0 not in value.shape] or op.operands[:1]
+    if len(parts) == 1:
+        return emitter.read(parts[0])
+    tensors = [emitter.read(part) for part in parts]
+    return emitter.make("CONCATENATION", tensors, op.result, axis=axis)
+
+
+def _stack(emitter: BlockEmitter, op: Operation) -> int:
+    tensors = [emitter.read(value) for value in op.operands]
+    axis = op.parameters["axis"]
+    return emitter.make("PACK", tensors, op.result, axis=axis, valuesCount=len(tensors))
+
+
+def _split(emitter: BlockEmitter, op: Operation) -> list[int]:
+    sizes, axis = op.parameters["sizes"], op.parameters["axis"]
+    inputs = [emitter.read(op.operands[0]), emitter.shape(sizes), emitter.size(axis)]
+    return emitter.make_several("SPLIT_V", inputs, op.results, numSplits=len(sizes))
+
+
+def _size(emitter: BlockEmitter, op: Operation) -> int:
+    return emitter.cast(emitter.size(op.parameters["dim"]), Value((), INT), op.result.dtype)
+
+
+EMITTERS: Mapping[str, Emit] = {
+    "broadcast_in_dim": _broadcast,
+    "concatenate": _concatenate,
+    "dim_as_value": _size,
+    "iota": _iota,
+    "pad": _pad,
+    "reshape": _reshape,
+    "rev": _reverse,
+    "slice": _slice,
+    "split": _split,
+    "stack": _stack,
+    "transpose": _transpose,
+}
