@@ -14,7 +14,7 @@ from bridge.verifying.trials import read_trials, write_trials
 from xla_call_module.errors import FormatError, StructureError, UnsupportedError
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
-pytest.importorskip("litert_converter")
+pytest.importorskip("ai_edge_litert")
 PARAMS = {"w": np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3)}
 FUNCTIONS = {"one": lambda p, x: jnp.tanh(x @ p["w"]), "two": lambda p, x: x.sum() + p["w"].sum()}
 # bridge.save_litert(jnp.sin, path, args="f32[2]", tolerance=1e-3), when models kept their probes.
