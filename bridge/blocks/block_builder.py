@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,10 @@ ELEMENTWISE = frozenset({
     "add", "and", "atan2", "div", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne", "or",
     "pow", "rem", "select_n", "shift_right_arithmetic", "sub", "xor",
 })  # fmt: skip
+_OF_EACH = frozenset({
+    "abs", "ceil", "convert_element_type", "cos", "exp", "floor", "log", "logistic", "neg", "not",
+    "round", "rsqrt", "sin", "sqrt", "tanh",
+})  # fmt: skip
 # Those that leave one operand as it is, by what the other one is then.
 _NEUTRAL = {"div": 1, "mul": 1, "sub": 0}
 _ABSORBING = {"and": False, "or": True}
@@ -37,13 +42,27 @@ _ABSORBING = {"and": False, "or": True}
 _MAX_COMPARED = 1 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class BlockTarget:
+    """What blocks are made for.
+
+    Attributes:
+        broadcasts: whether the kernel of an operation broadcasts operands of a dtype to a shape.
+        composites: the operations that stand for composites, by the names of these.
+        fuse: the result of an operation that is made with those before it; None where it is none.
+    """
+
+    broadcasts: Callable[[str, np.dtype[Any], Shape], bool] = lambda *_: False
+    composites: Mapping[str, str] = field(default_factory=dict)
+    fuse: Callable[[BlockBuilder, Operation], Value | None] = lambda *_: None
+
+
 class BlockBuilder:
     """Appends operations to a block; a body's builder knows what the blocks around it have.
 
     Attributes:
         block: the block.
-        broadcasts: whether the target's kernel of an operation broadcasts operands to a shape.
-        composites: the operations that stand for composites, by the names of these.
+        target: what it is for.
     """
 
     def __init__(
@@ -51,15 +70,16 @@ class BlockBuilder:
         inputs: Sequence[Value],
         around: BlockBuilder | None = None,
         *,
-        broadcasts: Callable[[str, np.dtype[Any], Shape], bool] = lambda *_: False,
-        composites: Mapping[str, str] | None = None,
+        target: BlockTarget | None = None,
     ) -> None:
         """Have no operation."""
         self.block = Block(tuple(inputs))
-        self.broadcasts = around.broadcasts if around else broadcasts
-        self.composites = around.composites if around else composites or {}
+        self.target: BlockTarget = around.target if around else target or BlockTarget()
         self._known: dict[Any, tuple[Value, ...]] = dict(around._known) if around else {}
         self._made_by: dict[Value, Operation] = dict(around._made_by) if around else {}
+        self._repeated: dict[Value, tuple[Value, Sequence[int]]] = (
+            around._repeated if around else {}
+        )
         self._constants: dict[Any, tuple[Value, Any]] = around._constants if around else {}
 
     def constant(self, array: Any) -> Value:
@@ -77,6 +97,10 @@ class BlockBuilder:
         made = self._made_by.get(value)
         return made if made is not None and made.name == name else None
 
+    def any_maker(self, value: Value) -> Operation | None:
+        """Return the operation that makes a value; None of an input or a constant."""
+        return self._made_by.get(value)
+
     def add(
         self,
         name: str,
@@ -89,20 +113,32 @@ class BlockBuilder:
         if name in _IDENTITIES:
             return tuple(operands)
         name = _SPELLINGS.get(name, name)
-        if len(types) == 1 and not any(isinstance(p, Block) for p in parameters.values()):
+        if name == "square" or (name == "integer_pow" and parameters["y"] in (2, 3)):
+            return self._power(operands[0], parameters.get("y", 2), types, place)
+        if len(types) == 1 and not any(map(_has_blocks, parameters.values())):
+            if name in ELEMENTWISE:
+                operands = self._narrowed(name, operands, types[0][0], place)
             simpler = self._simpler(name, operands, parameters, types[0], place)
             if simpler is not None:
                 return (simpler,)
-        if name in ELEMENTWISE:
-            operands = self._narrowed(name, operands, types[0][0], place)
         key = (name, *operands, _frozen(parameters), *((s, d.name) for s, d in types))
         if key not in self._known:
             results = tuple(Value(*one) for one in types)
             operation = Operation(name, tuple(operands), parameters, results, place)
-            self.block.operations.append(operation)
+            if len(results) == 1 and (fused := self.target.fuse(self, operation)) is not None:
+                results = (fused,)
+            else:
+                self.block.operations.append(operation)
+                self._made_by.update(dict.fromkeys(results, operation))
             self._known[key] = results
-            self._made_by.update(dict.fromkeys(results, operation))
         return self._known[key]
+
+    def _power(
+        self, value: Value, exponent: int, types: Sequence[Type], place: str
+    ) -> tuple[Value, ...]:
+        """Return the square or the cube, as products."""
+        (square,) = self.add("mul", [value, value], {}, types, place)
+        return (square,) if exponent == 2 else self.add("mul", [square, value], {}, types, place)
 
     def _one(
         self,
@@ -128,6 +164,10 @@ class BlockBuilder:
         array = fold(name, operands, parameters, Value(shape, dtype))
         if array is not None:
             return self.constant(array)
+        if name in ELEMENTWISE or name in _OF_EACH:
+            return self._sunk(name, operands, parameters, wanted, place) or _of_numbers(
+                name, operands, shape
+            )
         match name:
             case "convert_element_type" if operands[0].dtype == dtype:
                 return operands[0]
@@ -142,13 +182,40 @@ class BlockBuilder:
             case "broadcast_in_dim":
                 axes = parameters["broadcast_dimensions"]
                 return self._broadcast(operands[0], axes, shape, place)
-            case "select_n" if len(operands) == 3:
-                return _chosen(operands, shape)
-            case "and" | "or":
-                return _absorbed(name, operands, shape)
-            case "div" | "mul" | "sub":
-                return _unchanged(name, operands, shape)
         return None
+
+    def _sunk(
+        self,
+        name: str,
+        operands: Sequence[Value],
+        parameters: Mapping[str, Any],
+        wanted: Type,
+        place: str,
+    ) -> Value | None:
+        """Return an operation on each element before the transposition of its operands.
+
+        So two transpositions meet, as those around the operations that take channels last.
+        """
+        shape, dtype = wanted
+        makers = [self.maker(operand, "transpose") for operand in operands]
+        orders = {made.parameters["permutation"] for made in makers if made is not None}
+        if len(orders) != 1 or len(order := orders.pop()) != len(shape):
+            return None
+        back = tuple(int(axis) for axis in np.argsort(order))
+        before = []
+        for operand, made in zip(operands, makers, strict=True):
+            if made is not None:
+                before.append(made.operands[0])
+            elif operand.rank == 0:
+                before.append(operand)
+            elif operand.array is not None:
+                padded = (1,) * (len(shape) - operand.rank) + operand.array.shape
+                before.append(self.constant(operand.array.reshape(padded).transpose(back)))
+            else:
+                return None
+        types = [(tuple(shape[axis] for axis in back), dtype)]
+        (result,) = self.add(name, before, parameters, types, place)
+        return self._one("transpose", [result], {"permutation": order}, shape, place)
 
     def _transposed(
         self, value: Value, order: Sequence[int], shape: Shape, place: str
@@ -180,7 +247,7 @@ class BlockBuilder:
     ) -> list[Value]:
         """Return operands, without the broadcasts that the kernel does itself."""
         kept = list(operands)
-        if not self.broadcasts(name, operands[-1].dtype, shape):
+        if not self.target.broadcasts(name, operands[-1].dtype, shape):
             return kept
         for number, value in enumerate(operands):
             small = self._before_broadcast(value)
@@ -188,24 +255,32 @@ class BlockBuilder:
                 continue
             others = [one.shape for n, one in enumerate(kept) if n != number]
             if broadcast([*others, small[1]]) == shape:
-                without_ones = tuple(itertools.dropwhile(lambda size: size == 1, small[1]))
-                kept[number] = self._one("reshape", [small[0]], {}, without_ones, place)
+                shape_of = tuple(itertools.dropwhile(lambda size: size == 1, small[1]))
+                if small[0].shape[small[0].rank - len(shape_of) :] == shape_of:
+                    # Ones in front are there already, or are not needed.
+                    shape_of = small[0].shape
+                kept[number] = self._one("reshape", [small[0]], {}, shape_of, place)
         return kept
 
     def _before_broadcast(self, value: Value) -> tuple[Value, Shape] | None:
         """Return what a value repeats, and the shape that it has beside what it is repeated to."""
         if value.array is not None:
-            array = value.array
-            if array.size > 1 and _repeats(array):
-                return self.constant(array.reshape(-1)[0]), ()
-            return (value, value.shape) if array.ndim and array.shape[0] == 1 else None
+            if value not in self._repeated:
+                self._repeated[value] = self.constant(_without_repetition(value.array))
+            small = self._repeated[value]
+            if small.shape == value.shape and value.shape[:1] != (1,):
+                return None
+            return (self.constant(small.array.reshape(())), ()) if _is_one(small) else (
+                small, small.shape
+            )  # fmt: skip
         made = self.maker(value, "broadcast_in_dim")
         if made is None:
             return None
-        (small,) = made.operands
-        if small.array is not None and small.array.size > 1 and _repeats(small.array):
-            return self.constant(small.array.reshape(-1)[0]), ()
-        return small, aligned(small, made.parameters["broadcast_dimensions"], value.rank)
+        small, axes = made.operands[0], made.parameters["broadcast_dimensions"]
+        inner = self._before_broadcast(small) if small.array is not None else None
+        if inner is not None and inner[1] == ():
+            return inner
+        return small, aligned(small, axes, value.rank)
 
     # --- what JAX traced
 
@@ -233,7 +308,7 @@ class BlockBuilder:
         name = equation.primitive.name
         types = [type_of(variable.aval) for variable in equation.outvars]
         if name in _CALLS or name == "composite":
-            kernel = self.composites.get(equation.params.get("name", ""))
+            kernel = self.target.composites.get(equation.params.get("name", ""))
             if name == "composite" and kernel is not None:
                 return self.add(kernel, operands, {}, types, place)
             return self.inline(*_callee(equation.params), operands, place)
@@ -287,6 +362,20 @@ def aligned(value: Value, axes: Sequence[int], rank: int) -> Shape:
     return tuple(shape)
 
 
+def _is_one(value: Value) -> bool:
+    return all(size == 1 for size in value.shape)
+
+
+def _without_repetition(array: Array) -> Array:
+    """Return an array with size 1 along the dimensions in which its elements have equal bits."""
+    words = np.ascontiguousarray(array).reshape(array.shape).view(f"V{array.dtype.itemsize}")
+    for axis in range(array.ndim):
+        first = words.take([0], axis) if words.shape[axis] else words
+        if words.shape[axis] > 1 and bool((words == first).all()):
+            words = first
+    return np.ascontiguousarray(words).view(array.dtype)
+
+
 def _repeats(array: Array) -> bool:
     """Return whether all elements have the bits of the first one."""
     words = np.ascontiguousarray(array).reshape(-1).view(f"V{array.dtype.itemsize}")
@@ -298,6 +387,20 @@ def _number_of(value: Value) -> Any:
     if value.array is None or not value.array.size or not _repeats(value.array):
         return None
     return value.array.reshape(-1)[0]
+
+
+def _of_numbers(name: str, operands: Sequence[Value], shape: Shape) -> Value | None:
+    """Return the operand that the others leave as it is; None if there is none."""
+    if name == "select_n" and len(operands) == 3:
+        return _chosen(operands, shape)
+    if name in _ABSORBING:
+        return _absorbed(name, operands, shape)
+    return _unchanged(name, operands, shape) if name in _NEUTRAL else None
+
+
+def _has_blocks(parameter: Any) -> bool:
+    parts = parameter if type(parameter) is tuple else (parameter,)
+    return any(isinstance(part, Block) for part in parts)
 
 
 def _chosen(operands: Sequence[Value], shape: Shape) -> Value | None:

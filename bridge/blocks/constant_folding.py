@@ -14,6 +14,8 @@ from xla_call_module.size_polynomials import is_static, numbers_of
 
 # Up to how many elements a result is computed, and up to how many one is that is a constant's own.
 _MAX_MADE, _MAX_MOVED = 1 << 16, 1 << 27
+# The same of one that is repeated, which most kernels do themselves.
+_MAX_REPEATED = 1 << 12
 _Parameters = Mapping[str, Any]
 _Evaluate = Callable[..., Any]
 
@@ -30,7 +32,8 @@ def fold(
         return None
     count = math.prod(numbers_of(result.shape))
     given = max((array.size for array in arrays), default=0)
-    if count > (_MAX_MOVED if name in _MOVING and count <= given else _MAX_MADE):
+    most = _MAX_REPEATED if name == "broadcast_in_dim" else _MAX_MADE
+    if count > (_MAX_MOVED if name in _MOVING and count <= given else most):
         return None
     with np.errstate(all="ignore"):
         made = evaluate(result, parameters, *arrays)

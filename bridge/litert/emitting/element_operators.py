@@ -41,6 +41,7 @@ _KERNELS: Mapping[str, tuple[str, str]] = {
     "pow": ("POW", _F),
     "reduce_and": ("REDUCE_ALL", "bool"),
     "reduce_max": ("REDUCE_MAX", _NUMBERS),
+    "reduce_mean": ("MEAN", _F),
     "reduce_min": ("REDUCE_MIN", _NUMBERS),
     "reduce_or": ("REDUCE_ANY", "bool"),
     "reduce_prod": ("REDUCE_PROD", _NUMBERS),
@@ -179,7 +180,8 @@ def _reduce(emitter: BlockEmitter, op: Operation) -> int:
         return tensor
     inputs = [tensor, emitter.ints(axes)]
     operator = operator_of(emitter, op)
-    return emitter.make(operator, inputs, op.result, options="ReducerOptions", keepDims=False)
+    keeps = bool(op.parameters.get("keepdims"))
+    return emitter.make(operator, inputs, op.result, options="ReducerOptions", keepDims=keeps)
 
 
 def _arg(operator: str) -> Emit:
@@ -205,6 +207,10 @@ def _top_k(emitter: BlockEmitter, op: Operation) -> list[int]:
     return emitter.make_several("TOPK_V2", inputs, op.results)
 
 
+def _gelu(emitter: BlockEmitter, op: Operation) -> int:
+    return emitter.make("GELU", [emitter.read(op.operands[0])], op.result, approximate=True)
+
+
 def _softmax(emitter: BlockEmitter, op: Operation) -> int:
     # The sizes of what is symbolic come before the array.
     return emitter.make("SOFTMAX", [emitter.read(op.operands[-1])], op.result, beta=1.0)
@@ -218,6 +224,7 @@ EMITTERS: Mapping[str, Emit] = {
     "clamp": _clamp,
     "convert_element_type": _convert,
     "cumsum": _cumsum,
+    "gelu": _gelu,
     "max": _maximum,
     "round": _round,
     "select_n": _select,

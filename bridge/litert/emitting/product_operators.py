@@ -131,16 +131,26 @@ def _dot(emitter: BlockEmitter, op: Operation) -> int:
     if given != wanted or op.result.dtype != _F:
         emitter.refuse(op, "it is no product of matrices of float32")
     if rank == 2 and right.array is not None:
-        return _with_epilogue(emitter, op, lambda found, like: _dense(emitter, op, found, like))
+        return _dense(emitter, op)
     return emitter.make("BATCH_MATMUL", [emitter.read(left), emitter.read(right)], op.result)
 
 
-def _dense(emitter: BlockEmitter, op: Operation, found: _Epilogue, like: Value) -> int:
+def _dense(emitter: BlockEmitter, op: Operation) -> int:
+    """Return a product with a matrix of weights."""
+    return _with_epilogue(emitter, op, lambda found, like: _connected(emitter, op, found, like))
+
+
+def _connected(emitter: BlockEmitter, op: Operation, found: _Epilogue, like: Value) -> int:
     left, right = op.operands
     weights = _turned(emitter, _scaled(right, found), [1, 0])
     inputs = [emitter.read(left), weights, _bias(emitter, found, right.shape[1])]
-    activation = found.activation
-    return emitter.make("FULLY_CONNECTED", inputs, like, fusedActivationFunction=activation)
+    return emitter.make(
+        "FULLY_CONNECTED",
+        inputs,
+        like,
+        fusedActivationFunction=found.activation,
+        keepNumDims=left.rank > 2,
+    )
 
 
 # --- windows
@@ -272,6 +282,7 @@ def _pool(emitter: BlockEmitter, op: Operation) -> int:
 
 EMITTERS: Mapping[str, Emit] = {
     "conv_general_dilated": _convolution,
+    "dense": _dense,
     "dot_general": _dot,
     "reduce_window_max": _pool,
 }

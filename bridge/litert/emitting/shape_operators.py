@@ -9,7 +9,7 @@ import numpy as np
 from bridge.blocks.block import Operation, Value
 from bridge.blocks.block_builder import aligned
 from bridge.litert.emitting.block_emitter import INT, BlockEmitter, Emit
-from xla_call_module.size_polynomials import Dim
+from xla_call_module.size_polynomials import Dim, is_static
 
 # What RANGE counts in.
 _COUNTED = ("float32", "int32", "int64")
@@ -65,6 +65,9 @@ def slice_(
     result: Value,
 ) -> int:
     """Return every so many elements of a value from a start up to a limit, along each dimension."""
+    if is_static((*value.shape, *starts, *limits)) and {*strides} <= {1}:
+        vectors = [emitter.shape(part) for part in (starts, result.shape)]
+        return emitter.make("SLICE", [emitter.read(value), *vectors], result)
     whole = [limit == size for limit, size in zip(limits, value.shape, strict=True)]
     mask = sum(1 << axis for axis, is_whole in enumerate(whole) if is_whole)
     ends = [0 if is_whole else limit for limit, is_whole in zip(limits, whole, strict=True)]

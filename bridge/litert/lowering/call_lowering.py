@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from bridge.blocks.block import Block, Value
-from bridge.blocks.block_builder import BlockBuilder, without_unused
+from bridge.blocks.block_builder import BlockBuilder, BlockTarget, without_unused
 from bridge.blocks.equations import type_of
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
 from bridge.core_ops.decompositions.decomposition import COMPOSED_OPERATIONS, decompose
@@ -20,6 +20,7 @@ from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS
 from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
 from bridge.core_ops.decompositions.retracing import Boundary, numbered_scope, retrace_to_jaxpr
 from bridge.litert.emitting.element_operators import broadcasts
+from bridge.litert.emitting.fusions import fuse
 from bridge.litert.lowering.kernel_lowerings import COMPOSITES
 from bridge.litert.lowering.lowering_table import LITERT_TABLE
 from bridge.litert.lowering.storage_dtypes import at_boundary, boundary_dtype, storage_dtype
@@ -82,9 +83,12 @@ def lower_call(
     table = dataclasses.replace(LITERT_TABLE, around=(places or Places()).scopes())
     closed = retrace_to_jaxpr(made.call, table, _BOUNDARY, made.parameters)
     inputs = [Value(*type_of(variable.aval)) for variable in closed.jaxpr.invars]
-    builder = BlockBuilder(inputs, broadcasts=broadcasts, composites=COMPOSITES)
+    builder = BlockBuilder(inputs, target=_TARGET)
     builder.block.outputs = builder.inline(closed.jaxpr, closed.consts, inputs)
     return without_unused(builder.block)
+
+
+_TARGET = BlockTarget(broadcasts=broadcasts, composites=COMPOSITES, fuse=fuse)
 
 
 def _check_dtypes(call: CallModule, free: Sequence[TensorSpec]) -> None:
