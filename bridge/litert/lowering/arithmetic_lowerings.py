@@ -62,7 +62,7 @@ def _extreme(function: Callable[..., Any], of_bools: Callable[..., Any]) -> Lift
 
 
 def _is_activation(op: LoweredOperation) -> bool:
-    """Return whether an operation is one that the converter fuses, whose kernels keep NaN.
+    """Return whether an operation is an activation, whose kernels keep NaN.
 
     They are max(x, 0), and min(x, 6) of that.
     """
@@ -82,8 +82,8 @@ def _divide(op: LoweredOperation) -> Any:
     if not integer_bits(logical):
         divisor = op.known(1) if logical == np.float32 else None
         if divisor is not None and (factor := reciprocal_of(divisor)) is not None:
-            is_normal = np.abs(factor) >= np.finfo(np.float32).tiny
-            return left * np.where(is_normal, factor, factor * 0)
+            is_small = np.abs(factor) < np.finfo(np.float32).tiny
+            return left * np.where(is_small, np.copysign(np.float32(0), factor), factor)
         with np.errstate(all="ignore"):  # of constants
             return left / right
     left, right = jnp.asarray(left), jnp.asarray(right)
@@ -143,7 +143,7 @@ def _unsigned_division(left: Any, right: Any) -> tuple[Any, Any]:
     return jnp.where(by_zero, -1, quotient), jnp.where(by_zero, left, remainder)
 
 
-# The converter makes wrong operations of comparisons of booleans that are numbers.
+# There are no kernels that order booleans.
 _OF_BOOLS: Mapping[str, Callable[..., Any]] = {
     "EQ": lax.eq,
     "GE": lambda left, right: left | ~right,
@@ -178,8 +178,7 @@ def _convert(op: LoweredOperation) -> Any:
     if not integer_bits(given) and integer_bits(wanted):
         if given.kind != "b":
             return to_integers(op, value, wanted)
-        # The converter makes operations that it then refuses of the comparison of such a number.
-        return lax.optimization_barrier(value.astype(op.dtype))
+        return value.astype(op.dtype)
     if is_unsigned(given) and not integer_bits(wanted):
         return _from_unsigned(value)
     if given.name == "uint32" and integer_bits(wanted) == 64:

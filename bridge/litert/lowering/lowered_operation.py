@@ -20,8 +20,6 @@ from xla_call_module.dtypes import Array
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import tensor_type
 
-_MAX_FOLDED = 1 << 16  # elements of constants that are computed with
-
 
 @dataclass(frozen=True, slots=True)
 class LoweredOperation(LiftedOperation):
@@ -152,29 +150,12 @@ def _stored(value: Any, dtype: np.dtype[Any]) -> Any:
     return lax.convert_element_type(value, dtype)
 
 
-def _folded(op: LoweredOperation, lift: Lift) -> Any:
-    """Return the results of a rule, as numbers where floats are computed of constants.
-
-    So the converter sees what it can put into a convolution.
-    """
-    is_small = all(
-        isinstance(operand, np.ndarray) and operand.size <= _MAX_FOLDED for operand in op.operands
-    )
-    types = [*op.raw.operands, *op.raw.results]
-    if not is_small or not all(str(one.type).endswith("f32>") for one in types) or op.regions:
-        return lift(op)
-    with jax.ensure_compile_time_eval():
-        return np.asarray(lift(op))
-
-
 def moved(lift: Lift) -> Lift:
     """Return the rule of an operation that computes, whose results are rounded."""
 
     def lower(op: LoweredOperation) -> Any:
-        results: Any = _folded(op, lift)
+        results: Any = lift(op)
         several = isinstance(results, (list, tuple))
-        if isinstance(results, np.ndarray):
-            return results
         made = [
             None if one is None else rounded(_stored(one, op.dtype_of(n)), op.logical_dtype(n))
             for n, one in enumerate(results if several else [results])

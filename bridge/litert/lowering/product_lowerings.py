@@ -1,8 +1,7 @@
-"""Products of matrices and convolutions, in the forms that LiteRT's converter does not mistake.
+"""Products of matrices and convolutions, in the forms that LiteRT's kernels have.
 
-The converter contracts several dimensions in the order of one operand for both, and knows of
-convolutions neither groups of the batch nor dilated arrays. So every product is one of matrices,
-and every convolution one of a padded array without either. Of integers LiteRT has no products: they
+Every product is one of matrices, and every convolution one of a padded array, with neither groups
+of the batch nor elements that are apart. Of integers LiteRT has no products: they
 are sums of products of floats of 8 bits, which are exact as long as not too many are added.
 """
 
@@ -97,8 +96,6 @@ def _as_matrices(
 
 def _multiply(left: Any, right: Any) -> Any:
     """Return the product of matrices of floats."""
-    if left.size == right.size == 1:  # of which the converter makes a product of scalars
-        return left * right
     batch = tuple(range(left.ndim - 2))
     axes = (((left.ndim - 1,), (left.ndim - 2,)), (batch, batch))
     return lax.dot_general(left, right, axes, preferred_element_type=np.float32)
