@@ -158,9 +158,15 @@ class BlockEmitter:
         return self.make("TRANSPOSE", [tensor, self.ints(order)], like)
 
     def copy(self, tensor: int) -> int:
-        """Return a copy. LiteRT has no identity; the kernel of TILE takes every dtype and rank."""
+        """Return a copy. LiteRT has no identity; the kernel of TILE takes every dtype and rank.
+
+        That of a constant is another constant, since kernels write what they compute of constants
+        alone before the model runs, and neither `CompiledModel` nor branches in branches read it.
+        """
         made = self.graph.table.tensors[tensor]
         copied = self.graph.alike(tensor, "copy")
+        if self.graph.is_constant(tensor):
+            return copied
         self.graph.operator("TILE", [tensor, self.ints([1] * len(made.shape))], [copied])
         return copied
 

@@ -191,10 +191,10 @@ class Subgraph:
         return len(self.table.tensors) - 1
 
     def alike(self, tensor: int, name: str) -> int:
-        """Return a new tensor of the type of another one."""
+        """Return a new tensor of the type of another one, with its elements if it is a constant."""
         made, given = schema.TensorT(), self.table.tensors[tensor]
         made.shape, made.shapeSignature = given.shape, given.shapeSignature
-        made.type, made.hasRank, made.buffer = given.type, True, 0
+        made.type, made.hasRank, made.buffer = given.type, True, given.buffer
         made.name = self.file.unique(name)
         self.table.tensors.append(made)
         return len(self.table.tensors) - 1
