@@ -56,13 +56,20 @@ def _nested(x: Any) -> Any:
     return lax.scan(row, x, x)
 
 
+def _constants(x: Any) -> Any:
+    """A branch in a branch that returns a constant."""
+    functions = [lambda: (x * 2, x), lambda: (x * 3, -x), lambda: (jnp.ones(3), x + 1)]
+    return lax.switch((x[0] > 0).astype(int) + 1, functions)
+
+
 def _branches(x: Any) -> Any:
     y = jnp.cos(x)
     functions = [lambda: (x, y), lambda: (y, y), lambda: (jnp.ones(3), x), lambda: (x * y, -x)]
     return [lax.switch(n + (x[0] > 0).astype(int), functions) for n in (-2, 0, 1, 2, 7)]
 
 
-@pytest.mark.parametrize("function", [_swapped, _seen_by_one, _nested, _branches])
-def test_what_is_carried_and_captured(litert_process, function):
-    run_as_jax(litert_process, function, VECTOR)
-    run_as_jax(litert_process, function, VECTOR[::-1].copy())
+@pytest.mark.parametrize("kernels", ["delegate", "builtin", "reference"])
+@pytest.mark.parametrize("function", [_swapped, _seen_by_one, _nested, _constants, _branches])
+def test_what_is_carried_and_captured(litert_process, function, kernels):
+    for array in (VECTOR, -VECTOR):
+        run_as_jax(litert_process, function, array, kernels=[kernels])
