@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -140,7 +140,9 @@ class BlockEmitter:
         wanted = np.dtype(dtype)
         if value.dtype == wanted:
             return tensor
-        kinds = {"inDataType": TYPES[value.dtype.name], "outDataType": TYPES[wanted.name]}
+        kinds: dict[str, Any] = {
+            "inDataType": TYPES[value.dtype.name], "outDataType": TYPES[wanted.name]
+        }  # fmt: skip
         return self.make("CAST", [tensor], Value(value.shape, wanted), **kinds)
 
     def reshape(self, tensor: int, like: Value) -> int:
@@ -277,10 +279,9 @@ class BlockEmitter:
     def _emit(self, operation: Operation) -> int | Sequence[int]:
         if all(0 in result.shape for result in operation.results):
             return [self._without_elements(result) for result in operation.results]
-        emit = self._table.get(operation.name)
-        if emit is None:
+        if operation.name not in self._table:
             self.refuse(operation, f"LiteRT has no operator for {operation.name}")
-        return emit(self, operation)
+        return self._table[operation.name](self, operation)
 
     def only_user(self, value: Value) -> Operation | None:
         """Return the operation that alone takes a value, which nothing returns."""
@@ -292,7 +293,7 @@ class BlockEmitter:
         self._emitted.add(operation)
         self.bind(operation.result, tensor)
 
-    def refuse(self, operation: Operation, reason: str) -> Any:
+    def refuse(self, operation: Operation, reason: str) -> NoReturn:
         """Refuse an operation, with the place in the user's program."""
         numbers = _NUMBER.findall(operation.place)
         known = self.main._places

@@ -66,7 +66,7 @@ class FlatbufferFile:
     def buffer(self, array: Array) -> int:
         """Return the number of the buffer with the bytes of an array, of which there is one."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        key = hashlib.blake2b(data, digest_size=20).digest()
+        key = hashlib.blake2b(data.data, digest_size=20).digest()
         if key not in self._numbers:
             made = _Buffer()
             made.data = data
