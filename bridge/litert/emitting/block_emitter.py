@@ -161,9 +161,15 @@ class BlockEmitter:
 
     def copy(self, tensor: int) -> int:
         """Return a copy. LiteRT has no identity; the kernel of TILE takes every dtype and rank."""
-        made = self.graph.table.tensors[tensor]
+        rank = len(self.graph.table.tensors[tensor].shape)
+        if rank == 0:  # of which TILE makes zeros
+            line = self.graph.alike(tensor, "copy", (1,))
+            self.graph.operator("RESHAPE", [tensor, self.ints([1])], [line])
+            copied = self.graph.alike(tensor, "copy")
+            self.graph.operator("RESHAPE", [self.copy(line), self.ints([])], [copied])
+            return copied
         copied = self.graph.alike(tensor, "copy")
-        self.graph.operator("TILE", [tensor, self.ints([1] * len(made.shape))], [copied])
+        self.graph.operator("TILE", [tensor, self.ints([1] * rank)], [copied])
         return copied
 
     # --- sizes, which are scalars and vectors of the graph of the signature

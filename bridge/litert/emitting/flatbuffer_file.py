@@ -177,10 +177,12 @@ class Subgraph:
         self.table.tensors.append(made)
         return len(self.table.tensors) - 1
 
-    def alike(self, tensor: int, name: str) -> int:
-        """Return a new tensor of the type of another one."""
+    def alike(self, tensor: int, name: str, shape: Sequence[int] | None = None) -> int:
+        """Return a new tensor of the type of another one, and of its shape if none is given."""
         made, given = schema.TensorT(), self.table.tensors[tensor]
         made.shape, made.shapeSignature = given.shape, given.shapeSignature
+        if shape is not None:
+            made.shape, made.shapeSignature = [*shape], None
         made.type, made.hasRank, made.buffer = given.type, True, 0
         made.name = self._unique(name)
         self.table.tensors.append(made)
