@@ -77,9 +77,7 @@ class BlockBuilder:
         self.target: BlockTarget = around.target if around else target or BlockTarget()
         self._known: dict[Any, tuple[Value, ...]] = dict(around._known) if around else {}
         self._made_by: dict[Value, Operation] = dict(around._made_by) if around else {}
-        self._repeated: dict[Value, tuple[Value, Sequence[int]]] = (
-            around._repeated if around else {}
-        )
+        self._repeated: dict[Value, Value] = around._repeated if around else {}
         self._constants: dict[Any, tuple[Value, Any]] = around._constants if around else {}
 
     def constant(self, array: Any) -> Value:
@@ -270,9 +268,10 @@ class BlockBuilder:
             small = self._repeated[value]
             if small.shape == value.shape and value.shape[:1] != (1,):
                 return None
-            return (self.constant(small.array.reshape(())), ()) if _is_one(small) else (
-                small, small.shape
-            )  # fmt: skip
+            assert small.array is not None, "it is a constant"
+            if _is_one(small):
+                return self.constant(small.array.reshape(())), ()
+            return small, small.shape
         made = self.maker(value, "broadcast_in_dim")
         if made is None:
             return None
@@ -319,10 +318,12 @@ class BlockBuilder:
             return self._cond(parameters["branches"], operands, types, place)
         return self.add(name, operands, parameters, types, place)
 
-    def body(self, inputs: Sequence[Value], write: Callable[[BlockBuilder], Any]) -> Block:
-        """Return a block inside this one, which sees what is before it."""
+    def _body(
+        self, jaxpr: Any, seen: Sequence[Value], inputs: Sequence[Value], place: str
+    ) -> Block:
+        """Return a block inside this one, of a jaxpr that takes what it sees and its inputs."""
         inner = BlockBuilder(inputs, self)
-        inner.block.outputs = tuple(write(inner))
+        inner.block.outputs = inner.inline(*_opened(jaxpr), (*seen, *inputs), place)
         return inner.block
 
     def _while(
@@ -330,14 +331,13 @@ class BlockBuilder:
     ) -> tuple[Value, ...]:
         counts = parameters["cond_nconsts"], parameters["body_nconsts"]
         of_test, of_body = operands[: counts[0]], operands[counts[0] : sum(counts)]
-        blocks = {}
-        for key, seen in (("test", of_test), ("body", of_body)):
-            jaxpr, constants = _opened(parameters["cond_jaxpr" if key == "test" else "body_jaxpr"])
-            state = [Value(*one) for one in types]
-            blocks[key] = self.body(
-                state,
-                lambda inner, j=jaxpr, c=constants, s=(*seen, *state): inner.inline(j, c, s, place),
+        blocks = {
+            key: self._body(jaxpr, seen, [Value(*one) for one in types], place)
+            for key, jaxpr, seen in (
+                ("test", parameters["cond_jaxpr"], of_test),
+                ("body", parameters["body_jaxpr"], of_body),
             )
+        }
         return self.add("while", operands[sum(counts) :], blocks, types, place)
 
     def _cond(
@@ -347,10 +347,7 @@ class BlockBuilder:
         if index.array is not None or len(branches) == 1:
             number = int(np.clip(0 if index.array is None else index.array, 0, len(branches) - 1))
             return self.inline(*_opened(branches[number]), given, place)
-        blocks = tuple(
-            self.body((), lambda inner, b=one: inner.inline(*_opened(b), given, place))
-            for one in branches
-        )
+        blocks = tuple(self._body(one, given, (), place) for one in branches)
         return self.add("cond", [index], {"branches": blocks}, types, place)
 
 

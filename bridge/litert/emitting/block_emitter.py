@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -140,7 +140,9 @@ class BlockEmitter:
         wanted = np.dtype(dtype)
         if value.dtype == wanted:
             return tensor
-        kinds = {"inDataType": TYPES[value.dtype.name], "outDataType": TYPES[wanted.name]}
+        kinds: dict[str, Any] = {
+            "inDataType": TYPES[value.dtype.name], "outDataType": TYPES[wanted.name]
+        }  # fmt: skip
         return self.make("CAST", [tensor], Value(value.shape, wanted), **kinds)
 
     def reshape(self, tensor: int, like: Value) -> int:
@@ -163,11 +165,16 @@ class BlockEmitter:
         That of a constant is another constant, since kernels write what they compute of constants
         alone before the model runs, and neither `CompiledModel` nor branches in branches read it.
         """
-        made = self.graph.table.tensors[tensor]
         copied = self.graph.alike(tensor, "copy")
+        rank = len(self.graph.table.tensors[tensor].shape)
         if self.graph.is_constant(tensor):
             return copied
-        self.graph.operator("TILE", [tensor, self.ints([1] * len(made.shape))], [copied])
+        if rank == 0:  # of which TILE makes zeros
+            line = self.graph.alike(tensor, "copy", (1,))
+            self.graph.operator("RESHAPE", [tensor, self.ints([1])], [line])
+            self.graph.operator("RESHAPE", [self.copy(line), self.ints([])], [copied])
+        else:
+            self.graph.operator("TILE", [tensor, self.ints([1] * rank)], [copied])
         return copied
 
     # --- sizes, which are scalars and vectors of the graph of the signature
@@ -283,10 +290,9 @@ class BlockEmitter:
     def _emit(self, operation: Operation) -> int | Sequence[int]:
         if all(0 in result.shape for result in operation.results):
             return [self._without_elements(result) for result in operation.results]
-        emit = self._table.get(operation.name)
-        if emit is None:
+        if operation.name not in self._table:
             self.refuse(operation, f"LiteRT has no operator for {operation.name}")
-        return emit(self, operation)
+        return self._table[operation.name](self, operation)
 
     def only_user(self, value: Value) -> Operation | None:
         """Return the operation that alone takes a value, which nothing returns."""
@@ -298,7 +304,7 @@ class BlockEmitter:
         self._emitted.add(operation)
         self.bind(operation.result, tensor)
 
-    def refuse(self, operation: Operation, reason: str) -> Any:
+    def refuse(self, operation: Operation, reason: str) -> NoReturn:
         """Refuse an operation, with the place in the user's program."""
         numbers = _NUMBER.findall(operation.place)
         known = self.main._places

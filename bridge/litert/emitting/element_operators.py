@@ -188,8 +188,8 @@ def _arg(operator: str) -> Emit:
     def emit(emitter: BlockEmitter, op: Operation) -> int:
         (axis,) = op.parameters["axes"]
         inputs = [emitter.read(op.operands[0]), emitter.graph.constant(np.int32(axis))]
-        outputs = {"outputType": TYPES[op.result.dtype.name]}
-        return emitter.make(operator, inputs, op.result, **outputs)
+        kind = TYPES[op.result.dtype.name]
+        return emitter.make(operator, inputs, op.result, outputType=kind)
 
     return emit
 

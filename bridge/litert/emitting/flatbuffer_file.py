@@ -80,7 +80,7 @@ class FlatbufferFile:
     def buffer(self, array: Array) -> int:
         """Return the number of the buffer with the bytes of an array, of which there is one."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        key = hashlib.blake2b(data, digest_size=20).digest()
+        key = hashlib.blake2b(data.data, digest_size=20).digest()
         if key not in self._numbers:
             made = _Buffer()
             made.data = data
@@ -190,10 +190,15 @@ class Subgraph:
         self.table.tensors.append(made)
         return len(self.table.tensors) - 1
 
-    def alike(self, tensor: int, name: str) -> int:
-        """Return a new tensor of the type of another one, with its elements if it is a constant."""
+    def alike(self, tensor: int, name: str, shape: Sequence[int] | None = None) -> int:
+        """Return a new tensor of the type of another one, with its elements if it is a constant.
+
+        Its shape is that of the other one if none is given.
+        """
         made, given = schema.TensorT(), self.table.tensors[tensor]
         made.shape, made.shapeSignature = given.shape, given.shapeSignature
+        if shape is not None:
+            made.shape, made.shapeSignature = [*shape], None
         made.type, made.hasRank, made.buffer = given.type, True, given.buffer
         made.name = self.file.unique(name)
         self.table.tensors.append(made)

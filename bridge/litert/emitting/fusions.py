@@ -32,7 +32,7 @@ def _mean(builder: BlockBuilder, op: Operation) -> Value | None:
         if total is None or number is None or other.rank:
             continue
         sizes = [total.operands[0].shape[axis] for axis in total.parameters["axes"]]
-        if is_static(sizes) and number == np.float32(1) / np.float32(math.prod(map(int, sizes))):  # type: ignore[arg-type]
+        if is_static(sizes) and number == np.float32(1) / np.float32(math.prod(map(int, sizes))):
             types = [(total.result.shape, _F)]
             (mean,) = builder.add(
                 "reduce_mean", total.operands, total.parameters, types, total.place

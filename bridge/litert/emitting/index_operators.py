@@ -31,9 +31,9 @@ def _gather(emitter: BlockEmitter, op: Operation) -> int:
     is_whole = all(sizes[axis] == value.shape[axis] for axis in others)
     if len(mapped) == 1 and collapsed == mapped and is_whole:
         return _entries(emitter, op, mapped[0])
-    if indices.rank == 1:
-        return _window(emitter, op)
-    return int(emitter.refuse(op, "LiteRT has no such gather"))
+    if indices.rank != 1:
+        emitter.refuse(op, "LiteRT has no such gather")
+    return _window(emitter, op)
 
 
 def _entries(emitter: BlockEmitter, op: Operation, axis: int) -> int:

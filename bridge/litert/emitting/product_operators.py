@@ -12,7 +12,7 @@ from bridge.blocks.block import Operation, Value
 from bridge.litert.emitting.block_emitter import BlockEmitter, Emit
 from bridge.litert.emitting.element_operators import activated_operand, is_bounded_by_6
 from xla_call_module.dtypes import Array
-from xla_call_module.size_polynomials import is_static
+from xla_call_module.size_polynomials import Dim, is_static
 
 _RELU, _RELU6 = 1, 3  # of `ActivationFunctionType`
 _SAME, _VALID = 0, 1  # of `Padding`
@@ -173,15 +173,15 @@ def _convolve(emitter: BlockEmitter, op: Operation, found: _Epilogue, like: Valu
         emitter.refuse(op, "its channels do not come last")
     strides, steps = [*parameters["window_strides"]], [*parameters["rhs_dilation"]]
     sizes = kernel.shape[:count]
-    padding = [tuple(map(int, pair)) for pair in parameters["padding"]]
+    padding = [(int(low), int(high)) for low, high in parameters["padding"]]
     is_same = count < 3 and _is_same(value, sizes, strides, steps, padding)
     tensor, value = (emitter.read(value), value) if is_same else _padded(emitter, value, padding, 0)
     weights = _scaled(kernel, found)
-    channels = kernel.shape[-1]
+    channels = _number(kernel.shape[-1])
     groups = parameters["feature_group_count"]
     bias = _bias(emitter, found, channels)
     if bias == -1:
-        bias = emitter.graph.constant(np.zeros(int(channels), np.float32))
+        bias = emitter.graph.constant(np.zeros(channels, np.float32))
     window = {
         "padding": _SAME if is_same else _VALID,
         "fusedActivationFunction": found.activation,
@@ -203,7 +203,7 @@ def _convolve(emitter: BlockEmitter, op: Operation, found: _Epilogue, like: Valu
     if groups == value.shape[-1] and groups > 1:
         one = _reshaped(emitter, weights, (*weights.shape[:2], 1, channels))
         inputs = [tensor, _turned(emitter, one, [2, 0, 1, 3]), bias]
-        times = {"depthMultiplier": int(channels) // groups}
+        times = {"depthMultiplier": channels // groups}
         made = emitter.make(
             "DEPTHWISE_CONV_2D", inputs, flat, options="DepthwiseConv2DOptions",
             **places, **window, **times,
@@ -224,6 +224,11 @@ def _reshaped(emitter: BlockEmitter, value: Value, shape: Sequence[Any]) -> Valu
     return made
 
 
+def _number(size: Dim) -> int:
+    assert isinstance(size, int), "the sizes of weights are known"
+    return size
+
+
 def _is_same(
     value: Value,
     sizes: Sequence[Any],
@@ -237,8 +242,8 @@ def _is_same(
         return False
     wanted = []
     for size, stride, window, step in zip(spatial, strides, sizes, steps, strict=True):
-        reach = (-(-int(size) // stride) - 1) * stride + (int(window) - 1) * step + 1  # type: ignore[arg-type]
-        total = max(0, reach - int(size))  # type: ignore[arg-type]
+        count, far = _number(size), (_number(window) - 1) * step + 1
+        total = max(0, (-(-count // stride) - 1) * stride + far - count)
         wanted.append((total // 2, total - total // 2))
     return [*padding] == wanted
 
@@ -264,7 +269,7 @@ def _pool(emitter: BlockEmitter, op: Operation) -> int:
     """Return the greatest elements of windows over images."""
     (value,), parameters = op.operands, op.parameters
     sizes, strides = parameters["window_dimensions"], parameters["window_strides"]
-    padding = [tuple(map(int, pair)) for pair in parameters["padding"]]
+    padding = [(int(low), int(high)) for low, high in parameters["padding"]]
     ends = [(one[0], one[-1]) for one in (sizes, strides)]
     if value.rank != 4 or ends != [(1, 1)] * 2 or any(map(any, (padding[0], padding[-1]))):
         emitter.refuse(op, "its windows are not of images")
