@@ -25,7 +25,7 @@ SAME = {
     "moved": lambda x: jnp.concatenate([x[::-1], x[1:4:2], x]).reshape(2, 7).T,
     "padded": lambda x: jnp.pad(x, (1, 2), constant_values=3),
     "numbered": lambda x: lax.broadcasted_iota(np.int32, (2, 3), 1),
-    "repeated": lambda x: jnp.tile(x[:, None], 3),
+    "repeated": lambda x: jnp.broadcast_to(x[:, None], (6, 3)),
     "chosen": lambda x: jnp.where(x > 0, x, -1),
     "reduced": lambda x: (x.max(), x.min(), (x > 0).any(), (x > 0).all()),
     "bits": lambda x: lax.bitcast_convert_type(x, np.int32),

@@ -55,7 +55,7 @@ def test_refusals_name_the_line_of_a_user(function, args, message):
 def test_a_size_that_no_input_has_is_refused():
     x, y = Value((3,), F32), Value((parse_size("b"), 3), F32)
     broadcast = Operation("broadcast_in_dim", (x,), {"broadcast_dimensions": (1,)}, (y,))
-    with pytest.raises(StructureError, match="variable b does not follow from .* any input"):
+    with pytest.raises(StructureError, match=r"variable b does not follow from .* any input"):
         written(Block((x,), [broadcast], (y,)))
 
 
