@@ -160,7 +160,12 @@ class BlockEmitter:
         return self.make("TRANSPOSE", [tensor, self.ints(order)], like)
 
     def copy(self, tensor: int) -> int:
-        """Return a copy. LiteRT has no identity; the kernel of TILE takes every dtype and rank."""
+        """Return a copy, of a constant another one.
+
+        LiteRT has no identity; the kernel of TILE takes every dtype and rank.
+        """
+        if self.graph.is_constant(tensor):
+            return self.graph.alike(tensor, "constant")
         rank = len(self.graph.table.tensors[tensor].shape)
         if rank == 0:  # of which TILE makes zeros
             line = self.graph.alike(tensor, "copy", (1,))

@@ -178,12 +178,15 @@ class Subgraph:
         return len(self.table.tensors) - 1
 
     def alike(self, tensor: int, name: str, shape: Sequence[int] | None = None) -> int:
-        """Return a new tensor of the type of another one, and of its shape if none is given."""
+        """Return a new tensor of the type of another one, and of its shape if none is given.
+
+        That of a constant is one, too.
+        """
         made, given = schema.TensorT(), self.table.tensors[tensor]
         made.shape, made.shapeSignature = given.shape, given.shapeSignature
         if shape is not None:
             made.shape, made.shapeSignature = [*shape], None
-        made.type, made.hasRank, made.buffer = given.type, True, 0
+        made.type, made.hasRank, made.buffer = given.type, True, given.buffer
         made.name = self._unique(name)
         self.table.tensors.append(made)
         return len(self.table.tensors) - 1
