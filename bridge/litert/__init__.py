@@ -9,10 +9,9 @@ The way of the data:
         │ emitting/              writes them as operators, subgraphs and constants
         ▼
     flatbuffer
-        │ quantization.py        if the user asks for it, in a process of its own
-        │                        (`worker_process.py`), in which `worker/` works with LiteRT's wheels
-        │ runtime.py             run on probes, in that process too, and compared with JAX
-        ▼
+        │ quantization.py        if the user asks for it
+        │ runtime.py             run on probes, and compared with JAX: both in a process of its own
+        ▼                        (`worker_process.py`), in which `worker/` works with LiteRT
     conversion.py                a file, which appears whole
 
 `first_difference.py` finds the operation from which on a model differs, and `litert_report.py` says
