@@ -26,9 +26,8 @@ BENCH_ARGS ?=
 FUZZ_ARGS ?=
 MUTANTS_ARGS ?=
 
-# These ask for the plain `tensorflow`, which would overwrite the files of `tensorflow-cpu`; the last
-# one for an older `typing_extensions` and for a package that installs another `tests` (pyproject.toml).
-BESIDE_CPU := tf_keras tensorflow-serving-api litert-converter
+# These ask for the plain `tensorflow`, which would overwrite the files of `tensorflow-cpu`.
+BESIDE_CPU := tf_keras tensorflow-serving-api
 BESIDE_CPU_BENCH := keras-hub
 
 BIN := $(VENV)/bin

@@ -153,5 +153,5 @@ _EVALUATORS: Mapping[str, _Evaluate] = {
     "round": lambda _, p, value: np.rint(value) if int(p["rounding_method"]) == 1 else None,
     "select_n": lambda _, __, which, no, yes: np.where(which, yes, no),
     "shift_right_arithmetic": _shift(np.right_shift, "i"),
-    "sign": _of(np.sign),
+    "sign": lambda _, __, value: np.where(value == 0, value, np.sign(value)),  # that of -0.0, too
 }  # fmt: skip

@@ -5,11 +5,12 @@ The way of the data:
     what `bridge.sources` binds: a `BoundCall` for each signature
         │ litert_model.py        lowers each by `lowering/`
         ▼
-    jax.export.Exported          of operations that LiteRT executes rightly
-        │ converter.py           has them converted in a process of its own (`worker_process.py`),
-        ▼                        in which `worker/` works with the package litert-converter
+    bridge.blocks.Block          of operations that LiteRT executes rightly
+        │ emitting/              writes them as operators, subgraphs and constants
+        ▼
     flatbuffer
-        │ quantization.py        if the user asks for it
+        │ quantization.py        if the user asks for it, in a process of its own
+        │                        (`worker_process.py`), in which `worker/` works with LiteRT's wheels
         │ runtime.py             run on probes, in that process too, and compared with JAX
         ▼
     conversion.py                a file, which appears whole

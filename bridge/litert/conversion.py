@@ -1,6 +1,6 @@
 """`to_litert` and `save_litert`: functions, modules and what is exported become LiteRT models.
 
-The wheels of LiteRT are run in processes of their own, and imported by none of these modules.
+The runtime works in a process of its own.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def to_litert(
     """Return the LiteRT model (TFLite's flatbuffer) of one or several functions.
 
     The module of each function is brought into operations that the runtime executes as JAX means
-    them, and converted by the package `litert-converter`; TensorFlow is not needed. Then the model
-    is run on probes in a process of its own, and compared with JAX: what differs is refused.
+    them, and written as a file; TensorFlow is not needed. Then the model is run on probes in a
+    process of its own, and compared with JAX: what differs is refused.
 
     float32, bool and integers of up to 32 bits are themselves in the model. float16 is taken and
     returned as it is and computed in float32, rounded after each operation; bfloat16 and smaller
@@ -103,7 +103,7 @@ def to_litert(
             runtime computes something else than JAX, with the inputs and the greatest difference.
         DtypeError: elements that LiteRT does not have, such as float64.
         StructureError: `params`, a name or a signature does not fit.
-        MissingDependencyError: `litert-converter` or `ai-edge-litert` is not installed.
+        MissingDependencyError: `ai-edge-litert` is not installed.
 
     Example:
         >>> import bridge, jax.numpy as jnp
@@ -124,10 +124,11 @@ def to_litert(
 def _bind(
     model: Any, signatures: Any, *, platform: str, order: int, **options: Any
 ) -> dict[str, BoundCall]:
-    from bridge.litert.litert_model import bind_signatures
     from bridge.litert.worker_process import check_installed
 
     check_installed("bridge.to_litert")
+    from bridge.litert.litert_model import bind_signatures  # which imports it
+
     check_order(order)
     return bind_signatures(model, signatures=signatures, platform=platform, order=order, **options)
 

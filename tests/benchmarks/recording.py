@@ -24,7 +24,6 @@ _PACKAGES = (
     "tensorflow",
     "tensorflow-cpu",
     "onnxruntime",
-    "litert-converter",
     "ai-edge-litert",
     "numpy",
 )

@@ -14,7 +14,7 @@ from tests.examples.chromium import install, page_when_done
 from tests.policy.source import ROOT
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
-pytest.importorskip("litert_converter")
+pytest.importorskip("ai_edge_litert")
 
 GUIDE = (ROOT / "docs/how-to/litert.md").read_text()
 PACKAGE = re.search(r"npm install (@litertjs/core@\S+)", GUIDE)[1]

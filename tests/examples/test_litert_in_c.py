@@ -13,7 +13,7 @@ import pytest
 from tests.policy.source import ROOT
 
 pytest.importorskip("ai_edge_litert")
-pytest.importorskip("litert_converter")
+pytest.importorskip("ai_edge_litert")
 
 FOLDER = ROOT / "examples" / "litert_in_c"
 SOURCE = FOLDER / "read_digits.c"

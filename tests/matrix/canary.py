@@ -28,7 +28,7 @@ PRE_RELEASES = (
     "tensorflow-cpu>=2.18.0rc0",
 )
 # As in the Makefile: of what they ask for nothing is wanted.
-BESIDE = ("tf_keras", "tensorflow-serving-api", "litert-converter")
+BESIDE = ("tf_keras", "tensorflow-serving-api")
 TESTS = ("tests/quick", "tests/policy/test_gates.py")
 SHOWN = ("jax", "jaxlib", "tensorflow-cpu", "keras", "flax", "numpy", "onnxruntime")
 

@@ -48,7 +48,6 @@ _PACKAGES = (
     "tensorflow-cpu",
     "onnx",
     "onnxruntime",
-    "litert-converter",
     "ai-edge-litert",
 )
 _UNKNOWN = "not measured"

@@ -99,7 +99,7 @@ def _jax(
         requirements=("--editable", ".[test]"),
         pins={"jax": version, "jaxlib": version, **pins},
         # As in the Makefile: of what these ask for nothing is wanted.
-        beside=("tf_keras", "tensorflow-serving-api", "litert-converter"),
+        beside=("tf_keras", "tensorflow-serving-api"),
         pythons=pythons,
     )
 

@@ -38,9 +38,9 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     "bridge": (
         "core graphs",
-        "core_ops lifting.derivatives",
+        "blocks core_ops lifting.derivatives",
         "lifting",
-        "core_ops.decompositions",
+        "core_ops.decompositions litert.emitting",
         "calling_tf litert.lowering litert.worker loading onnx.graph",
         "exporting tf_operations",
         "chains inspecting",

@@ -10,8 +10,7 @@ import pytest
 from tests.policy.source import ROOT, write_tree
 
 # Not etils: JAX imports it itself where it is installed.
-FRAMEWORKS = ("ai_edge_litert", "keras", "litert_converter", "onnx", "sklearn", "tensorflow",
-              "tf_keras")  # fmt: skip
+FRAMEWORKS = ("ai_edge_litert", "keras", "onnx", "sklearn", "tensorflow", "tf_keras")
 LEFT_OUT = {
     "bridge": (*FRAMEWORKS, "jax", "jaxlib", "numpy"),
     "savedmodel": (*FRAMEWORKS, "jax", "jaxlib"),

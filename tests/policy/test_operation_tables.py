@@ -34,7 +34,6 @@ KINDS: Mapping[str, frozenset[str]] = {
     "target": frozenset({
         "bridge.core_ops",
         "bridge.litert.lowering",
-        "bridge.litert.worker",  # the converter's faults
         "bridge.onnx",
         "bridge.onnx.rules",
         "bridge.tf_operations",

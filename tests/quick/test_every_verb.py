@@ -180,7 +180,7 @@ def test_onnx(exported, tmp_path):
 
 def test_litert(tmp_path):
     interpreter = pytest.importorskip("ai_edge_litert.interpreter")
-    pytest.importorskip("litert_converter")
+    pytest.importorskip("ai_edge_litert")
     options = {"params": PARAMS, "args": "f32[4,3]"}
     bridge.save_litert(predict, tmp_path / "model.tflite", **options)
     assert (tmp_path / "model.tflite").read_bytes() == bridge.to_litert(predict, **options)

@@ -111,7 +111,7 @@ def test_onnx_and_its_gradients(name):
 
 @pytest.fixture(scope="module")
 def litert_process():
-    pytest.importorskip("litert_converter")
+    pytest.importorskip("ai_edge_litert")
     pytest.importorskip("ai_edge_litert")
     with LiteRTProcess() as process:
         yield process

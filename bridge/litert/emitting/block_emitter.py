@@ -160,21 +160,21 @@ class BlockEmitter:
         return self.make("TRANSPOSE", [tensor, self.ints(order)], like)
 
     def copy(self, tensor: int) -> int:
-        """Return a copy, of a constant another one.
+        """Return a copy. LiteRT has no identity; the kernel of TILE takes every dtype and rank.
 
-        LiteRT has no identity; the kernel of TILE takes every dtype and rank.
+        That of a constant is another constant, since kernels write what they compute of constants
+        alone before the model runs, and neither `CompiledModel` nor branches in branches read it.
         """
-        if self.graph.is_constant(tensor):
-            return self.graph.alike(tensor, "constant")
+        copied = self.graph.alike(tensor, "copy")
         rank = len(self.graph.table.tensors[tensor].shape)
+        if self.graph.is_constant(tensor):
+            return copied
         if rank == 0:  # of which TILE makes zeros
             line = self.graph.alike(tensor, "copy", (1,))
             self.graph.operator("RESHAPE", [tensor, self.ints([1])], [line])
-            copied = self.graph.alike(tensor, "copy")
             self.graph.operator("RESHAPE", [self.copy(line), self.ints([])], [copied])
-            return copied
-        copied = self.graph.alike(tensor, "copy")
-        self.graph.operator("TILE", [tensor, self.ints([1] * rank)], [copied])
+        else:
+            self.graph.operator("TILE", [tensor, self.ints([1] * rank)], [copied])
         return copied
 
     # --- sizes, which are scalars and vectors of the graph of the signature

@@ -62,6 +62,20 @@ class FlatbufferFile:
         self._codes: dict[tuple[str, int], int] = {}
         self._signatures: list[Any] = []
         self._turned: dict[Any, tuple[Array, Array]] = {}
+        self._names: dict[str, int] = {}
+
+    def unique(self, name: str) -> str:
+        """Return a name for a tensor, with a number if there is such a one in any subgraph.
+
+        To the interpreter a name says nothing; `ai_edge_quantizer` has the scale of a tensor by it.
+        """
+        made, count = name, self._names.get(name, 0)
+        while made in self._names:
+            count += 1
+            made = f"{name}_{count}"
+        self._names[name] = count
+        self._names.setdefault(made, 0)
+        return made
 
     def buffer(self, array: Array) -> int:
         """Return the number of the buffer with the bytes of an array, of which there is one."""
@@ -152,7 +166,6 @@ class Subgraph:
         self.table.name = name
         self.table.tensors, self.table.operators = [], []
         self.table.inputs, self.table.outputs = [], []
-        self._names: dict[str, int] = {}
         self._constants: dict[Any, tuple[int, Array]] = {}
         file.subgraphs.append(self)
 
@@ -173,27 +186,23 @@ class Subgraph:
         if not all(isinstance(size, int) for size in shape):
             made.shapeSignature = [size if isinstance(size, int) else -1 for size in shape]
         made.type = TYPES[kind or np.dtype(dtype).name]
-        made.name, made.buffer, made.hasRank = self._unique(name), buffer, True
+        made.name, made.buffer, made.hasRank = self.file.unique(name), buffer, True
         self.table.tensors.append(made)
         return len(self.table.tensors) - 1
 
     def alike(self, tensor: int, name: str, shape: Sequence[int] | None = None) -> int:
-        """Return a new tensor of the type of another one, and of its shape if none is given.
+        """Return a new tensor of the type of another one, with its elements if it is a constant.
 
-        That of a constant is one, too.
+        Its shape is that of the other one if none is given.
         """
         made, given = schema.TensorT(), self.table.tensors[tensor]
         made.shape, made.shapeSignature = given.shape, given.shapeSignature
         if shape is not None:
             made.shape, made.shapeSignature = [*shape], None
         made.type, made.hasRank, made.buffer = given.type, True, given.buffer
-        made.name = self._unique(name)
+        made.name = self.file.unique(name)
         self.table.tensors.append(made)
         return len(self.table.tensors) - 1
-
-    def _unique(self, name: str) -> str:
-        count = self._names[name] = self._names.get(name, -1) + 1
-        return f"{name}_{count}" if count else name
 
     def constant(self, array: Any) -> int:
         """Return the tensor of a constant."""

@@ -103,7 +103,8 @@ def _write(one: SignatureBlock, emitter: BlockEmitter, first: int | None) -> Non
         if variable:
             graph.operator("ASSIGN_VARIABLE", [handles[variable], tensor], [])
         else:
-            graph.table.tensors[tensor].name = tensor_name(f"{one.signature}_{name}")
+            own = emitter.file.unique(tensor_name(f"{one.signature}_{name}"))
+            graph.table.tensors[tensor].name = own
             graph.table.outputs.append(tensor)
             outputs.append((name, tensor))
     for subgraph in [emitter, *emitter.all_inner()]:

@@ -149,7 +149,7 @@ def _connected(emitter: BlockEmitter, op: Operation, found: _Epilogue, like: Val
         inputs,
         like,
         fusedActivationFunction=found.activation,
-        keepNumDims=left.rank > 2,
+        keepNumDims=left.rank != 2,
     )
 
 

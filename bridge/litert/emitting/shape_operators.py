@@ -37,12 +37,16 @@ def _iota(emitter: BlockEmitter, op: Operation) -> int:
     result, axis = op.result, op.parameters["dimension"]
     counted = result.dtype if result.dtype.name in _COUNTED else INT
     line = Value((result.shape[axis],), counted)
-    ends = [emitter.graph.constant(np.array(number, counted)) for number in (0, 1)]
-    size = emitter.cast(emitter.size(line.shape[0]), Value((), INT), counted)
-    made = emitter.make("RANGE", [ends[0], size, ends[1]], line)
+    start, step = (emitter.graph.constant(np.array(number, counted)) for number in (0, 1))
+    if isinstance(line.shape[0], int):
+        size = emitter.graph.constant(np.array(line.shape[0], counted))
+    else:
+        size = emitter.cast(emitter.size(line.shape[0]), Value((), INT), counted)
+    made = emitter.make("RANGE", [start, size, step], line)
     made = emitter.cast(made, line, result.dtype)
     if result.rank == 1:
-        return made
+        # Numbers are there before a model runs, and `CompiledModel` does not read such results.
+        return emitter.reshape(made, result) if result in emitter.returned else made
     column = Value(aligned(line, [axis], result.rank), result.dtype)
     made = emitter.reshape(made, column)
     return emitter.make("BROADCAST_TO", [made, emitter.shape(result.shape)], result)

@@ -2,8 +2,8 @@
 
 The way of the data: `call_lowering.py` decomposes what LiteRT lacks altogether, such as complex
 numbers (`bridge.core_ops.decompositions`), and retraces the call by the rules in
-`lowering_table.py`. They are in the `*_lowerings.py`, a file for each family. What comes out is an
-`Exported`, whose module any converter to LiteRT can be given.
+`lowering_table.py`. They are in the `*_lowerings.py`, a file for each family. What comes out is a
+`bridge.blocks.Block`, which `bridge.litert.emitting` writes.
 
 The walk over a module, and all rules that are not of LiteRT, are those of `bridge.lifting`: a
 `LiftingTable` says which rules are taken. A rule takes a `LoweredOperation`, whose operands have

@@ -16,7 +16,7 @@ from bridge.benchmarking.benchmark_report import BenchmarkReport, BenchmarkRow, 
 from bridge.cli.main import main
 from xla_call_module.errors import StructureError
 
-pytest.importorskip("litert_converter")
+pytest.importorskip("ai_edge_litert")
 pytest.importorskip("ai_edge_litert")
 pytest.importorskip("onnxruntime")
 PARAMS = {"w": np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3)}

@@ -68,7 +68,7 @@ def test_a_lifted_function_of_any_size(function):
 
 @each_function
 def test_a_model_of_any_size(function):
-    pytest.importorskip("litert_converter")
+    pytest.importorskip("ai_edge_litert")
     model = bridge.to_litert(function, args=(_spec(),), verify=False)
     with Runtime(model) as runtime:
         (signature,) = runtime.contents.signatures

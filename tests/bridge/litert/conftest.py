@@ -1,4 +1,4 @@
-"""The process that converts and runs models, one for all tests of this folder."""
+"""The process that runs models, one for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from bridge.litert.worker_process import LiteRTProcess
 @pytest.fixture(scope="session")
 def litert_process() -> Iterator[LiteRTProcess]:
     """Return the process."""
-    pytest.importorskip("litert_converter")
     pytest.importorskip("ai_edge_litert")
     with LiteRTProcess() as process:
         yield process

@@ -12,7 +12,7 @@ import bridge
 from bridge.litert.runtime import Runtime
 from xla_call_module.errors import DtypeError
 
-pytest.importorskip("litert_converter")
+pytest.importorskip("ai_edge_litert")
 Z = np.complex64([0.5 + 1.5j, -1.2 + 0.3j, 3, -2j, 2e-3 + 1e-4j, -4 + 3j])
 
 

@@ -11,7 +11,7 @@ import bridge
 from xla_call_module.errors import InteropError, PlatformError, StructureError
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
-pytest.importorskip("litert_converter")
+pytest.importorskip("ai_edge_litert")
 
 PARAMS = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)}
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)

@@ -15,7 +15,7 @@ from bridge.core._jax import has_symbolic_composites
 from bridge.litert.runtime import Runtime
 from bridge.litert.worker.model_execution import describe_model
 
-pytest.importorskip("litert_converter")
+pytest.importorskip("ai_edge_litert")
 NAMES = ("NHWC", "HWIO", "NHWC")
 RANDOM = np.random.default_rng(0)
 LOWEST, HIGHEST = np.float32(-np.inf), np.float32(np.inf)

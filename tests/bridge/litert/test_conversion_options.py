@@ -11,7 +11,7 @@ import bridge
 from bridge.litert.runtime import Runtime
 from xla_call_module.errors import MissingDependencyError, StructureError, UnsupportedError
 
-pytest.importorskip("litert_converter")
+pytest.importorskip("ai_edge_litert")
 pytest.importorskip("ai_edge_litert")
 
 PARAMS = {"w": np.linspace(-1, 1, 32 * 48, dtype=np.float32).reshape(32, 48) / 4}

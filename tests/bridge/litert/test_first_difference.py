@@ -14,7 +14,7 @@ from bridge.verifying.comparison import Tolerance
 from bridge.verifying.verification import VerifyRow, refuse_differences
 from xla_call_module.errors import UnsupportedError
 
-pytest.importorskip("litert_converter")
+pytest.importorskip("ai_edge_litert")
 EXACT = Tolerance(rtol=0.0, atol=0.0)
 
 

@@ -11,7 +11,7 @@ import bridge
 from bridge.cli.main import main
 from xla_call_module.errors import FormatError
 
-pytest.importorskip("litert_converter")
+pytest.importorskip("ai_edge_litert")
 pytest.importorskip("ai_edge_litert")
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
 

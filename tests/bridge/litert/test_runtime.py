@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bridge.litert.converter import convert
+import bridge
 from bridge.litert.runtime import Runtime, describe
 from bridge.litert.worker_process import LiteRTProcess
-from tests.bridge.litert.signatures import as_module
 from xla_call_module.errors import FormatError, InteropError, StructureError
 
 F32 = np.float32
@@ -20,13 +19,14 @@ X, Y = np.array([1.5, -2.0, 3.0], F32), np.array([2, 3, 4], np.int32)
 
 
 @pytest.fixture(scope="module")
-def model(litert_process):
+def model():
     """Return a model with two signatures."""
-    modules = [
-        as_module(lambda x, y: (x - y, y), X, Y, signature="minus"),
-        as_module(lambda x: jnp.tanh(x).sum(), X, signature="sum"),
-    ]
-    return convert(modules, process=litert_process)
+    return bridge.to_litert(
+        {"minus": lambda x0, x1: (x0 - x1, x1), "sum": lambda x0: jnp.tanh(x0).sum()},
+        args={"minus": "f32[3], i32[3]", "sum": "f32[3]"},
+        outputs={"minus": ["y0", "y1"], "sum": ["y0"]},
+        verify=False,
+    )
 
 
 def test_a_model_is_described(litert_process, model, tmp_path):

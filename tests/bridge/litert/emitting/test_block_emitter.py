@@ -1,0 +1,85 @@
+"""What LiteRT has no operator for is refused with its place; sizes follow from those of inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import bridge
+from bridge.blocks.block import Block, Operation, Value
+from bridge.litert.emitting.model_emitter import SignatureBlock, emit_model
+from bridge.litert.runtime import Runtime
+from xla_call_module.dimensions import parse_size
+from xla_call_module.errors import StructureError, UnsupportedError
+
+F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
+
+
+def written(block: Block) -> bytes:
+    """The model of a block with an input `x` and a result `y`."""
+    names = (("x",), ("y",), ("",), ("",))
+    return emit_model(
+        [SignatureBlock("f", block, *names, places=("first", "tf.Sin at a.py:7"))], {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "message"),
+    [("igamma", F32, "no operator for igamma"), ("sin", I32, "LiteRT has no SIN of int32")],
+)
+def test_refusals_name_the_operation_and_its_line(name, dtype, message):
+    x, y = Value((3,), dtype), Value((3,), dtype)
+    block = Block((x,), [Operation(name, (x,), {}, (y,), "f/@0/@1/g")], (y,))
+    with pytest.raises(UnsupportedError, match=rf"^tf\.Sin at a\.py:7: .*{message}.*To do: "):
+        written(block)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "message"),
+    [
+        (lambda x: lax.reduce_window(x, 1.0, lax.mul, (2,), (1,), "VALID"), "f32[b]",
+         r"stablehlo\.reduce_window at .*test_block_emitter\.py:\d+: .*sizes"),
+        (lambda x: jnp.linalg.eigvals(x).real, "f32[3,3]",
+         r"calls lapack_sgeev_ffi at .*test_block_emitter\.py:\d+"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_line_of_a_user(function, args, message):
+    with pytest.raises(UnsupportedError, match=rf"(?s){message}.*To do: "):
+        bridge.to_litert(function, args=args)
+
+
+def test_a_size_that_no_input_has_is_refused():
+    x, y = Value((3,), F32), Value((parse_size("b"), 3), F32)
+    broadcast = Operation("broadcast_in_dim", (x,), {"broadcast_dimensions": (1,)}, (y,))
+    with pytest.raises(StructureError, match=r"variable b does not follow from .* any input"):
+        written(Block((x,), [broadcast], (y,)))
+
+
+def test_sizes_are_computed_of_those_of_inputs(litert_process):
+    def sized(x: Any, y: Any) -> Any:
+        b, c = x.shape[0] // 2, y.shape[1]
+        numbers = [b, c, b * c + 1, (3 * b) // 2, b % 3, x.shape[0] - c]
+        inside = lax.fori_loop(0, 2, lambda n, v: v + jnp.arange(v.shape[0]) * n, x)
+        return jnp.array(numbers), jnp.tile(y, (2, b)), inside, x.reshape(b, 2).sum(0)
+
+    model = bridge.to_litert(sized, args="f32[2*b], f32[1,c]", verify=False)
+    with Runtime(model, process=litert_process) as runtime:
+        for b, c in ((1, 1), (4, 3), (2, 5)):
+            x, y = np.arange(2 * b, dtype=F32), np.ones((1, c), F32)
+            found = runtime.run({"x": x, "y": y}).values()
+            for got, wanted in zip(found, sized(x, y), strict=True):
+                np.testing.assert_array_equal(got, wanted)
+
+
+def test_slices_of_many_dimensions_of_symbolic_sizes(litert_process):
+    def sliced(x: Any) -> Any:
+        return jnp.tile(x[:, :, None, None, None, None], 2)[:, 1:]
+
+    model = bridge.to_litert(sliced, args="f32[b,4]", verify=False)
+    x = np.arange(12, dtype=F32).reshape(3, 4)
+    with Runtime(model, process=litert_process) as runtime:
+        np.testing.assert_array_equal(runtime.run({"x": x})["output_0"], sliced(x))
