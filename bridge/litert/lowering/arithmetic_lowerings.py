@@ -80,8 +80,9 @@ def _divide(op: LoweredOperation) -> Any:
     left, right = op.arrays
     logical = op.logical_dtype()
     if not integer_bits(logical):
-        divisor = op.known(1) if logical == np.float32 else None
+        divisor = op.known(1) if logical.name in ("bfloat16", "float32") else None
         if divisor is not None and (factor := reciprocal_of(divisor)) is not None:
+            factor = factor.astype(np.float32)
             is_small = np.abs(factor) < np.finfo(np.float32).tiny
             return left * np.where(is_small, np.copysign(np.float32(0), factor), factor)
         with np.errstate(all="ignore"):  # of constants
