@@ -152,6 +152,7 @@ _EVALUATORS: Mapping[str, _Evaluate] = {
     "pow": _power,
     "round": lambda _, p, value: np.rint(value) if int(p["rounding_method"]) == 1 else None,
     "select_n": lambda _, __, which, no, yes: np.where(which, yes, no),
+    "tile": lambda _, p, value: np.tile(value, p["reps"]),
     "shift_right_arithmetic": _shift(np.right_shift, "i"),
     "sign": lambda _, __, value: np.where(value == 0, value, np.sign(value)),  # that of -0.0, too
 }  # fmt: skip

@@ -46,7 +46,9 @@ _READ = {
         "split": "sizes axis",
         "stack": "axis",
         "top_k": "k axis",
+        "tile": "reps",
         "transpose": "permutation",
+        "unstack": "axis",
         "while": "cond_jaxpr body_jaxpr cond_nconsts body_nconsts",
     }.items()
     for name in names.split()

@@ -134,6 +134,17 @@ def _split(emitter: BlockEmitter, op: Operation) -> list[int]:
     return emitter.make_several("SPLIT_V", inputs, op.results, numSplits=len(sizes))
 
 
+def _unstack(emitter: BlockEmitter, op: Operation) -> list[int]:
+    (value,), axis = op.operands, op.parameters["axis"]
+    count = len(op.results)
+    return emitter.make_several("UNPACK", [emitter.read(value)], op.results, num=count, axis=axis)
+
+
+def _tile(emitter: BlockEmitter, op: Operation) -> int:
+    inputs = [emitter.read(op.operands[0]), emitter.shape(op.parameters["reps"])]
+    return emitter.make("TILE", inputs, op.result)
+
+
 def _size(emitter: BlockEmitter, op: Operation) -> int:
     return emitter.cast(emitter.size(op.parameters["dim"]), Value((), INT), op.result.dtype)
 
@@ -149,5 +160,7 @@ EMITTERS: Mapping[str, Emit] = {
     "slice": _slice,
     "split": _split,
     "stack": _stack,
+    "tile": _tile,
     "transpose": _transpose,
+    "unstack": _unstack,
 }

@@ -3,7 +3,7 @@
 LiteRT's gathers die of negative indices, and its scatters write before the array for such. So every
 gather takes rows of a matrix, and every scatter combines rows with some, by indices that have been
 clamped or, for what a scatter drops, are beyond the last row. The scatter's kernel knows the
-operations of StableHLO alone in its region; `worker/conversion_corrections.py` leaves them there.
+operations of StableHLO alone in its region.
 """
 
 from __future__ import annotations
