@@ -26,6 +26,7 @@ SAME = {
     "padded": lambda x: jnp.pad(x, (1, 2), constant_values=3),
     "numbered": lambda x: lax.broadcasted_iota(np.int32, (2, 3), 1),
     "repeated": lambda x: jnp.broadcast_to(x[:, None], (6, 3)),
+    "tiled": lambda x: jnp.tile(x, (2, 3)),
     "chosen": lambda x: jnp.where(x > 0, x, -1),
     "reduced": lambda x: (x.max(), x.min(), (x > 0).any(), (x > 0).all()),
     "bits": lambda x: lax.bitcast_convert_type(x, np.int32),
