@@ -87,7 +87,8 @@ def _with_sizes(value: Any) -> Any:
     """Return a parameter with the sizes in it as they are in blocks."""
     if type(value) is tuple:
         return tuple(map(_with_sizes, value))
-    return size_of(value) if export.is_symbolic_dim(value) else value
+    is_size = isinstance(value, np.integer) or export.is_symbolic_dim(value)
+    return size_of(value) if is_size else value
 
 
 def _is_neutral(name: str, key: str, value: Any) -> bool:
