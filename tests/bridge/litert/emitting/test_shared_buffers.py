@@ -23,6 +23,11 @@ def _reshaped_twice(x: Any) -> Any:
     return jnp.cumsum(1 - rows.reshape(4, 3), 0), jnp.cumsum(rows, 0)
 
 
+def _from_a_row(x: Any) -> Any:
+    total = jnp.cumsum(x) + 5
+    return jnp.cumsum(jnp.arange(4, dtype=x.dtype) - total.reshape(3, 4), 1), jnp.cumsum(total)
+
+
 def _updated(x: Any) -> Any:
     total = jnp.cumsum(x) * 5
     rows = lax.dynamic_update_slice(total.reshape(3, 4), x[:4].reshape(2, 2), (1, x[1].astype(int)))
@@ -40,7 +45,7 @@ def _overwritten_thrice(x: Any) -> Any:
 @pytest.mark.parametrize("kernels", ["delegate", "builtin", "reference"])
 def test_nothing_is_overwritten_that_is_read(litert_process, kernels, dtype):
     array = np.arange(12).astype(dtype)
-    for function in (_rows_of_a_sum, _reshaped_twice, _updated, _overwritten_thrice):
+    for function in (_rows_of_a_sum, _from_a_row, _reshaped_twice, _updated, _overwritten_thrice):
         model = as_model(function, array)
         with Runtime(model, process=litert_process, kernels=kernels) as runtime:
             found = runtime.run({"x0": array}).values()
