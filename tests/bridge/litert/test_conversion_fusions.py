@@ -198,7 +198,7 @@ def test_kernels_broadcast_their_operands(dtype, litert_process):
         return [one.astype(x.dtype) for one in made + chosen]
 
     model = bridge.to_litert(computed, args=f"{dtype}[b,4]", verify=False)
-    # Those are left that several operations share; the converter by itself leaves 7 and 10.
+    # Those are left that several operations share.
     assert describe_model(model)["operators"].get("BROADCAST_TO", 0) <= 5
     with Runtime(model, process=litert_process) as runtime:
         for rows in (1, 4, 3):
