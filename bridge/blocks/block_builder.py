@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,8 +76,12 @@ class BlockBuilder:
         """Have no operation."""
         self.block = Block(tuple(inputs))
         self.target: BlockTarget = around.target if around else target or BlockTarget()
-        self._known: dict[Any, tuple[Value, ...]] = dict(around._known) if around else {}
-        self._made_by: dict[Value, Operation] = dict(around._made_by) if around else {}
+        self._known: ChainMap[Any, tuple[Value, ...]] = (
+            around._known.new_child() if around else ChainMap()
+        )
+        self._made_by: ChainMap[Value, Operation] = (
+            around._made_by.new_child() if around else ChainMap()
+        )
         self._repeated: dict[Value, Value] = around._repeated if around else {}
         self._constants: dict[Any, tuple[Value, Any]] = around._constants if around else {}
 

@@ -38,6 +38,7 @@ class BlockEmitter:
         outer: the emitter of the graph around it; None for that of a signature.
         users: the operations that take a value, of all blocks that are written.
         returned: what blocks return.
+        homes: the block in which a value is made.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class BlockEmitter:
         self.main: BlockEmitter = outer.main if outer is not None else self
         self.users: dict[Value, list[Operation]] = {} if outer is None else outer.users
         self.returned: set[Value] = set() if outer is None else outer.returned
+        self.homes: dict[Value, Block] = {} if outer is None else outer.homes
         self.captured: list[Value] = []
         self._table, self._places = table, places
         self._tensors: dict[Value, int] = {}
@@ -283,6 +285,7 @@ class BlockEmitter:
         for operation in block.operations:
             for operand in operation.operands:
                 self.users.setdefault(operand, []).append(operation)
+            self.homes.update(dict.fromkeys(operation.results, block))
             for body in operation.bodies:
                 self._note_users(body)
         self.returned.update(block.outputs)
@@ -295,9 +298,14 @@ class BlockEmitter:
         return self._table[operation.name](self, operation)
 
     def only_user(self, value: Value) -> Operation | None:
-        """Return the operation that alone takes a value, which nothing returns."""
+        """Return the operation of the same block that alone takes a value; None if there is none.
+
+        What a block returns is taken by more.
+        """
         users = self.users.get(value, [])
-        return users[0] if len(users) == 1 and value not in self.returned else None
+        if len(users) != 1 or value in self.returned or len(users[0].results) != 1:
+            return None
+        return users[0] if self.homes[users[0].result] is self.homes.get(value) else None
 
     def absorb(self, operation: Operation, tensor: int) -> None:
         """Let the result of an operation be that of one before it."""

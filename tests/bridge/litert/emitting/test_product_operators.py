@@ -33,3 +33,21 @@ def test_products_with_weights(litert_process, function, shape):
         operators = describe(model, process=litert_process).operators
         assert operators["FULLY_CONNECTED"] == 1
         assert "BATCH_MATMUL" not in operators
+
+
+def _added_in_a_branch(x):
+    y = x @ WEIGHTS
+    return jax.lax.cond(x.sum() > 0, lambda: y + jnp.arange(4.0), lambda: jnp.zeros(y.shape))
+
+
+def _rectified_in_a_loop(x):
+    y = x @ WEIGHTS
+    step = lambda _, total: total + jax.nn.relu(y)  # noqa: E731
+    return jax.lax.fori_loop(0, 3, step, jnp.zeros(y.shape))
+
+
+@pytest.mark.parametrize("function", [_added_in_a_branch, _rectified_in_a_loop])
+def test_what_follows_in_a_body_is_no_part_of_the_product(litert_process, function):
+    for sign in (1, -1):
+        x = sign * np.abs(RANDOM.normal(size=(2, 3))).astype(np.float32)
+        run_as_jax(litert_process, function, x)
