@@ -106,7 +106,10 @@ def _of(function: Any) -> _Evaluate:
 
 def _reduced(function: Any) -> _Evaluate:
     def reduce(_: Value, parameters: _Parameters, value: Array) -> Any:
-        return function(value, axis=tuple(parameters["axes"])) if value.size else None
+        # Sums and products of floats depend on the order, which is XLA's own.
+        if not value.size or (value.dtype.kind not in "biu" and function in (np.sum, np.prod)):
+            return None
+        return function(value, axis=tuple(parameters["axes"]))
 
     return reduce
 

@@ -76,9 +76,10 @@ def _added(found: _Epilogue, op: Operation, value: Value) -> bool:
     assert other is not None, "it is a constant"
     number = other.reshape(-1)
     if op.name == "mul":
-        if not np.isfinite(number).all():
+        scale = number if found.scale is None else found.scale * number
+        if not np.isfinite(scale).all():
             return False
-        found.scale = number if found.scale is None else found.scale * number
+        found.scale = scale
         found.offset = None if found.offset is None else found.offset * number
         return True
     if op.name == "sub":
