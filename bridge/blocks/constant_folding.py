@@ -16,6 +16,8 @@ from xla_call_module.size_polynomials import is_static, numbers_of
 _MAX_MADE, _MAX_MOVED = 1 << 16, 1 << 27
 # The same of one that is repeated, which most kernels do themselves.
 _MAX_REPEATED = 1 << 12
+# What is left of the sizes of floats that are added, if they do not cancel.
+_LEAST_PART = 1e-2
 _Parameters = Mapping[str, Any]
 _Evaluate = Callable[..., Any]
 
@@ -106,10 +108,15 @@ def _of(function: Any) -> _Evaluate:
 
 def _reduced(function: Any) -> _Evaluate:
     def reduce(_: Value, parameters: _Parameters, value: Array) -> Any:
-        # Sums and products of floats depend on the order, which is XLA's own.
-        if not value.size or (value.dtype.kind not in "biu" and function in (np.sum, np.prod)):
+        axes = tuple(parameters["axes"])
+        if not value.size:
             return None
-        return function(value, axis=tuple(parameters["axes"]))
+        made = function(value, axis=axes)
+        if function is not np.sum or value.dtype.kind in "biu":
+            return made
+        # What cancels depends on the order, which is each runtime's own.
+        sizes = np.sum(np.abs(value), axis=axes)
+        return None if (np.abs(made) < _LEAST_PART * sizes).any() else made
 
     return reduce
 

@@ -24,15 +24,19 @@ def fuse(builder: BlockBuilder, op: Operation) -> Value | None:
 
 
 def _mean(builder: BlockBuilder, op: Operation) -> Value | None:
-    """Return a mean of a sum that is multiplied with the reciprocal of how many were added."""
+    """Return a mean of a sum that is divided by how many were added, or by multiplication."""
     if op.result.dtype != _F:
         return None
-    for value, other in (op.operands, op.operands[::-1]):
+    is_quotient = op.name == "div"
+    for value, other in (op.operands, op.operands[::-1])[: 1 if is_quotient else 2]:
         total, number = _sum_of(builder, value), number_of(other)
         if total is None or number is None or other.rank:
             continue
         sizes = [total.operands[0].shape[axis] for axis in total.parameters["axes"]]
-        if is_static(sizes) and number == np.float32(1) / np.float32(math.prod(map(int, sizes))):
+        if not is_static(sizes):
+            continue
+        count = np.float32(math.prod(map(int, sizes)))
+        if number == (count if is_quotient else np.float32(1) / count):
             types = [(total.result.shape, _F)]
             (mean,) = builder.add(
                 "reduce_mean", total.operands, total.parameters, types, total.place
@@ -132,6 +136,7 @@ def _product_of_rows(builder: BlockBuilder, op: Operation) -> Value | None:
 
 
 _RULES: Mapping[str, Callable[[BlockBuilder, Operation], Value | None]] = {
+    "div": _mean,
     "mul": _times,
     "reshape": _reshaped,
 }
