@@ -9,7 +9,7 @@ import pytest
 
 from tests.xla_flags import with_xla_flags
 
-PROGRAM = """
+MESH = """
 import jax, jax.numpy as jnp, numpy as np, tensorflow as tf
 from jax.sharding import NamedSharding, PartitionSpec as P
 import bridge
@@ -19,6 +19,8 @@ x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, P("d")))
 w = jnp.ones(1)
 inside = lambda w, x: tf.sin(w * x) * x * w
 same = lambda w, x: jnp.sin(w * x) * x * w
+"""
+INSIDE_OF_SHARD_MAP = """
 variable = tf.Variable([1.0])
 live = bridge.call_tf(lambda w, x: inside(w, x) * variable)
 called_back = bridge.call_tf(inside, compiled=False)
@@ -45,7 +47,8 @@ second = lambda f: jax.grad(lambda w, x: jax.grad(total(f))(w, x).sum())
 called = bridge.call_tf(inside)
 np.testing.assert_allclose(second(called)(w, x), second(same)(w, x), rtol=1e-5)
 assert len(jax.jit(called)(w, x).devices()) == len(jax.devices()) == 4
-
+"""
+WITH_EXPLICIT_AXES = """
 explicit = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
 derivatives = {
     "value": lambda f: f,
@@ -65,15 +68,15 @@ with jax.set_mesh(explicit):
                 expected = wrap(derive(lambda x: jnp.sin(x) * x))(given)
                 found = wrap(derive(alone))(given)
                 np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=name)
-print("agree")
 """
 
 
-def test_gradients_over_a_mesh_are_those_of_jax(preloaded_python):
+@pytest.mark.parametrize("program", [INSIDE_OF_SHARD_MAP, WITH_EXPLICIT_AXES], ids=["map", "axes"])
+def test_gradients_over_a_mesh_are_those_of_jax(program, preloaded_python):
     flags = "--xla_force_host_platform_device_count=4"
     environment = os.environ | {"XLA_FLAGS": with_xla_flags(flags), "JAX_PLATFORMS": "cpu"}
     ran = subprocess.run(
-        [preloaded_python, "-c", PROGRAM],
+        [preloaded_python, "-c", f"{MESH}{program}print('agree')"],
         env=environment,
         capture_output=True,
         text=True,

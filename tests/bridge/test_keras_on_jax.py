@@ -14,7 +14,8 @@ pytest.importorskip("keras")
 
 
 # What is different on each backend: how steps run, and where state, keys and constants live.
-FEW = "fit_evaluate or a_step_is or state_and_keys or a_file or named_by or without_jax"
+# A process without JAX takes longer than all of these.
+FEW = "fit_evaluate or a_step_is or state_and_keys or a_file or named_by"
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ class Case:
             results are compared relative to their largest element.
         loose: by how much the allowed difference is multiplied.
         without: the forms that there are not, since JAX has none.
-        long: whether it takes long to convert, so that the quick part leaves it out.
+        long: whether it takes long to convert, so that the quick part leaves it out, which has a
+            cheaper one of its kind.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Lines:
         *operands: Operand,
         by: Callable[..., Any] | None = None,
         note: str = "",
+        long: bool = False,
         **keywords: Any,
     ) -> Iterator[Case]:
         """Yield a case for each of some functions that this JAX has.
@@ -99,6 +101,7 @@ class Lines:
             operands: what each is called with.
             by: calls the function, its first argument, with the arrays.
             note: what is particular, for the name of the case.
+            long: whether they take long where the others do not.
             keywords: further arguments of the functions.
         """
         said = note or ", ".join(f"{name}={value}" for name, value in keywords.items())
@@ -112,7 +115,8 @@ class Lines:
             function = called if by is None else functools.partial(by, called)
             yield Case(
                 f"{subject}({said})" if said else subject, subject, function, operands,
-                self.dtypes, self.elementwise, self.loose, self.without, self.long,
+                self.dtypes, self.elementwise, self.loose, self.without,
+                self.long or long,
             )  # fmt: skip
 
 

@@ -17,6 +17,6 @@ def artifacts(request):
 
 @pytest.fixture(scope="module")
 def right(request, artifacts):
-    """`right(batch)` fails unless the cells of a batch in a target are right, or as recorded."""
-    with opened(request.param) as target:
+    """`right(batch)` fails unless a batch is right, or as recorded, in the target of the file."""
+    with opened(request.module.TARGET) as target:
         yield lambda batch: check(target, batch, artifacts)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from tests.operations.checking import all_in, quick_in
 
+TARGET = "TensorFlow"
 
-@quick_in("TensorFlow")
+
+@quick_in(TARGET)
 def test_each_case_of_one_dtype(right, batch):
     right(batch)
 
 
-@all_in("TensorFlow")
+@all_in(TARGET)
 def test_each_case_of_all_dtypes_and_forms(right, batch):
     right(batch)

@@ -49,10 +49,11 @@ CASES = (
         for kind in ("rbg", "unsafe_rbg")
         for case in (
             *_bits("split", LONG_KEY, num=3, note=kind, by=_of_kind(kind)),
-            *_bits("bits randint", LONG_KEY, note=kind, by=_of_kind(kind, (9,), 0, 100)),
+            *_bits("bits", LONG_KEY, note=kind, by=_of_kind(kind, (9,))),
             *_bits("fold_in", LONG_KEY, note=kind, by=_of_kind(kind, 7)),
-            *_bits("permutation", LONG_KEY, note=kind, by=_of_kind(kind, 11)),
-            *_floats("normal", LONG_KEY, note=kind, by=_of_kind(kind, (3, 5))),
+            *_bits("randint", LONG_KEY, note=kind, long=True, by=_of_kind(kind, (9,), 0, 100)),
+            *_bits("permutation", LONG_KEY, note=kind, long=True, by=_of_kind(kind, 11)),
+            *_floats("normal", LONG_KEY, note=kind, long=True, by=_of_kind(kind, (3, 5))),
         )
     ],
     *_bits("key_data clone", KEY, by=_drawn),
@@ -68,22 +69,31 @@ CASES = (
         "randint", KEY, note="bytes", shape=(6,), minval=0, maxval=200, dtype="uint8", by=_drawn
     ),
     *_bits("bernoulli rademacher", KEY, shape=(6,), by=_drawn),
-    *_floats(
-        "uniform normal exponential gumbel laplace logistic cauchy maxwell",
-        KEY,
-        note="of dtype",
-        by=lambda f, k: [
-            _drawn(lambda key, dtype=dtype: f(key, (5,), dtype=dtype), k)
-            for dtype in ("float32", "float16")
-        ],
-    ),
-    *_of_shape("double_sided_maxwell", KEY, loc=0.5, scale=2.0, shape=(4,), by=_drawn),
+    *[
+        case
+        for names, long in (
+            ("uniform normal", False),
+            ("exponential gumbel laplace logistic cauchy maxwell", True),
+        )
+        for case in _floats(
+            names,
+            KEY,
+            note="of dtype",
+            long=long,
+            by=lambda f, k: [
+                _drawn(lambda key, dtype=dtype: f(key, (5,), dtype=dtype), k)
+                for dtype in ("float32", "float16")
+            ],
+        )
+    ],
+    *_of_shape("double_sided_maxwell", KEY, long=True, loc=0.5, scale=2.0, shape=(4,), by=_drawn),
     *_of_shape("truncated_normal", KEY, lower=-1.0, upper=2.0, shape=(5,), by=_drawn),
     *_of_shape("lognormal", KEY, shape=(4,), by=_drawn),
     *_of_shape("orthogonal", KEY, n=3, by=_drawn),
-    *_of_shape("ball", KEY, d=3, shape=(2,), by=_drawn),
-    *_of_shape("generalized_normal", KEY, p=1.5, shape=(4,), by=_drawn),
-    *_of_shape("rayleigh wald pareto geometric", KEY, PROBABILITY, by=_drawn),
+    *_of_shape("ball", KEY, long=True, d=3, shape=(2,), by=_drawn),
+    *_of_shape("generalized_normal", KEY, long=True, p=1.5, shape=(4,), by=_drawn),
+    *_of_shape("rayleigh pareto geometric", KEY, PROBABILITY, by=_drawn),
+    *_of_shape("wald", KEY, PROBABILITY, long=True, by=_drawn),
     *_of_shape("weibull_min", KEY, P, Q, by=_drawn),
     *_of_shape(
         "triangular", KEY, by=lambda f, k: _drawn(lambda key: f(key, -1.0, 0.5, 2.0, (4,)), k)
