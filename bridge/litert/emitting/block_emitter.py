@@ -186,10 +186,12 @@ class BlockEmitter:
         for value in inputs:
             for axis, size in enumerate(value.shape):
                 form = None if isinstance(size, int) else linear_form(str(size))
-                if form is not None and (form[0] not in self._sources or form[1:] == (1, 0)):
-                    self._sources.setdefault(form[0], (value, axis, *form[1:]))
-                    if form[1:] == (1, 0) and self._sources[form[0]][2:] != (1, 0):
-                        self._sources[form[0]] = (value, axis, 1, 0)
+                if form is None:
+                    continue
+                name, slope, offset = form
+                known = self._sources.get(name)
+                if known is None or ((slope, offset) == (1, 0) and known[2:] != (1, 0)):
+                    self._sources[name] = (value, axis, slope, offset)
 
     def size(self, size: Dim) -> int:
         """Return the tensor of a size, a scalar of int32."""
