@@ -18,7 +18,7 @@ from typing import Any
 FOLDER = Path(__file__).parent
 DURATIONS, EXECUTED = FOLDER / "durations.json", FOLDER / "executed.xz"
 # What takes longer does not run in `make test`.
-LIMIT = 0.2
+LIMIT = 0.15
 # A fixture that several tests share and that takes less is not counted.
 _SHORT = 0.2
 
