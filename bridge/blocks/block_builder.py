@@ -30,7 +30,8 @@ _SPELLINGS = {"add_any": "add", "expand_dims": "reshape", "squeeze": "reshape"}
 # Operations on each element, of operands of one shape.
 ELEMENTWISE = frozenset({
     "add", "and", "atan2", "div", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne", "or",
-    "pow", "rem", "select_n", "shift_right_arithmetic", "sub", "xor",
+    "pow", "rem", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sub",
+    "xor",
 })  # fmt: skip
 _OF_EACH = frozenset({
     "abs", "ceil", "convert_element_type", "cos", "exp", "floor", "log", "logistic", "neg", "not",

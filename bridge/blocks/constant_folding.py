@@ -163,6 +163,8 @@ _EVALUATORS: Mapping[str, _Evaluate] = {
     "round": lambda _, p, value: np.rint(value) if int(p["rounding_method"]) == 1 else None,
     "select_n": lambda _, __, which, no, yes: np.where(which, yes, no),
     "tile": lambda _, p, value: np.tile(value, p["reps"]),
+    "shift_left": _shift(np.left_shift, "iu"),
     "shift_right_arithmetic": _shift(np.right_shift, "i"),
+    "shift_right_logical": _shift(np.right_shift, "u"),
     "sign": lambda _, __, value: np.where(value == 0, value, np.sign(value)),  # that of -0.0, too
 }  # fmt: skip

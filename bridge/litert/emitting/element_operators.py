@@ -17,7 +17,7 @@ _F, _NUMBERS, _ALL = "float32", "float32 int32 int64", "bool float32 int32 int64
 _KERNELS: Mapping[str, tuple[str, str]] = {
     "abs": ("ABS", "float32 int32"),
     "add": ("ADD", _NUMBERS),
-    "and": ("LOGICAL_AND", "bool"),
+    "and": ("LOGICAL_AND", "bool"),  # of integers there is another one
     "atan2": ("ATAN2", _F),
     "ceil": ("CEIL", _F),
     "cos": ("COS", _F),
@@ -49,7 +49,9 @@ _KERNELS: Mapping[str, tuple[str, str]] = {
     "rem": ("FLOOR_MOD", _NUMBERS),
     "rsqrt": ("RSQRT", _F),
     "select_n": ("SELECT_V2", _ALL),
+    "shift_left": ("STABLEHLO_SHIFT_LEFT", "int32"),
     "shift_right_arithmetic": ("RIGHT_SHIFT", "int32"),
+    "shift_right_logical": ("RIGHT_SHIFT", "uint32"),
     "sin": ("SIN", _F),
     "softmax": ("SOFTMAX", _F),
     "sqrt": ("SQRT", _F),
@@ -60,13 +62,15 @@ _KERNELS: Mapping[str, tuple[str, str]] = {
 # Up to how many dimensions kernels broadcast their operands.
 _MAX_BROADCAST = 4
 # The kernel of POW has finite results alone where the exponent is one number that is whole.
-_NEVER_BROADCAST = ("ATAN2", "POW")
+_NEVER_BROADCAST = ("ATAN2", "POW", "STABLEHLO_SHIFT_LEFT")
+_AND_OF_BITS = "STABLEHLO_AND"
 
 
 def broadcasts(name: str, dtype: np.dtype[Any], shape: Shape) -> bool:
     """Return whether the kernel of an operation broadcasts its operands to a shape."""
-    del dtype
     kernel = _KERNELS.get(name)
+    if name == "and" and dtype != np.bool_:
+        return False
     return kernel is not None and kernel[0] not in _NEVER_BROADCAST and len(shape) <= _MAX_BROADCAST
 
 
@@ -92,6 +96,13 @@ def _broadcast(emitter: BlockEmitter, op: Operation, operand: Value) -> int:
         return tensor
     like = Value(shape, operand.dtype)
     return emitter.make("BROADCAST_TO", [tensor, emitter.shape(shape)], like)
+
+
+def _and(emitter: BlockEmitter, op: Operation) -> int:
+    if op.result.dtype == np.bool_:
+        return _elements(emitter, op)
+    operands = [_broadcast(emitter, op, operand) for operand in op.operands]
+    return emitter.make(_AND_OF_BITS, operands, op.result)
 
 
 def _select(emitter: BlockEmitter, op: Operation) -> int:
@@ -218,6 +229,7 @@ def _softmax(emitter: BlockEmitter, op: Operation) -> int:
 
 EMITTERS: Mapping[str, Emit] = {
     **{name: _reduce if name.startswith("reduce_") else _elements for name in _KERNELS},
+    "and": _and,
     "argmax": _arg("ARG_MAX"),
     "argmin": _arg("ARG_MIN"),
     "bitcast_convert_type": _bitcast,

@@ -1,13 +1,12 @@
-"""Operations on the bits of integers, of those that LiteRT has: +, *, and for int32 >> and xor.
+"""Operations on the bits of integers, of those that LiteRT has.
 
-LiteRT has no kernel for `and`, `or`, shifts to the left and logical shifts to the right. Numbers
-are int32 or int64 with the bits of the integer that they stand for. Those of int64 are pairs of
-int32 where there is no kernel for them.
+These are `and`, for int32 also `xor` and shifts, and for uint32 the shift that brings in zeros.
+Numbers are int32 or int64 with the bits of the integer that they stand for. Those of int64 are
+pairs of int32 where there is no kernel for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -36,15 +35,6 @@ def _joined(low: Any, high: Any) -> Any:
     return lax.bitcast_convert_type(jnp.stack([low, high], -1), np.int64)
 
 
-def _of_words(function: Callable[..., Any], *values: Any) -> Any:
-    """Return what a function of int32 makes of either half of integers."""
-    if _width(values[0]) == _HALF:
-        return function(*values)
-    words = jnp.broadcast_arrays(*(jnp.asarray(value) for value in values))
-    made = function(*(lax.bitcast_convert_type(word, np.int32) for word in words))
-    return lax.bitcast_convert_type(made, np.int64)
-
-
 def _known_number(count: Any) -> int | None:
     """Return the number that a constant repeats."""
     if isinstance(count, np.ndarray) and count.size and (count == count.flat[0]).all():
@@ -57,13 +47,12 @@ def shift_left(value: Any, count: Any) -> Any:
     width = _width(value)
     if (number := _known_number(count)) is not None:
         return value * _POWERS[width][number if 0 <= number <= width else width]
-    return value * _power_of(count, width)
-
-
-def _power_of(count: Any, width: int) -> Any:
     inside = jnp.logical_and(count >= 0, count < width)
+    if width == _HALF:
+        by = jnp.broadcast_to(jnp.where(inside, count, 0), np.shape(value)).astype(np.int32)
+        return jnp.where(inside, lax.shift_left(value, by), 0)
     place = jnp.where(inside, count, width).astype(np.int32)
-    return jnp.take(_POWERS[width], place, mode="clip")
+    return value * jnp.take(_POWERS[width], place, mode="clip")
 
 
 def shift_right_arithmetic(value: Any, count: Any) -> Any:
@@ -83,14 +72,27 @@ def shift_right_arithmetic(value: Any, count: Any) -> Any:
 
 def shift_right(value: Any, count: Any) -> Any:
     """Return integers shifted to the right with zeros from the left, and 0 for other counts."""
-    width = _width(value)
     count = jnp.asarray(count)
-    inside = jnp.logical_and(count >= 0, count < width)
-    safe = jnp.where(inside, count, 0)
-    # Of a negative number the arithmetic shift has ones where zeros are wanted: 2 to the power of
-    # what is left is added. A shift by nothing adds 2 to the power of all bits, which is 0.
-    excess = jnp.where(value < 0, _power_of(width - safe, width), 0)
-    return jnp.where(inside, shift_right_arithmetic(value, safe) + excess, 0)
+    inside = jnp.logical_and(count >= 0, count < _width(value))
+    safe = jnp.broadcast_to(jnp.where(inside, count, 0), np.shape(value)).astype(np.int32)
+    if _width(value) == _HALF:
+        return jnp.where(inside, _logical(value, safe), 0)
+    low, high = _halves(jnp.asarray(value))
+    is_far = safe >= _HALF
+    near = jnp.where(is_far, safe - _HALF, safe)
+    moved = _logical(high, near)
+    # What comes out of the high half has places of its own.
+    mixed = bit_or(_logical(low, near), shift_left(high, _HALF - near))
+    made = _joined(jnp.where(is_far, moved, mixed), jnp.where(is_far, 0, moved))
+    return jnp.where(inside, made, 0)
+
+
+def _logical(value: Any, count: Any) -> Any:
+    """Return int32 shifted by counts below the number of bits, with zeros from the left."""
+    words = lax.shift_right_logical(
+        lax.bitcast_convert_type(value, np.uint32), lax.bitcast_convert_type(count, np.uint32)
+    )
+    return lax.bitcast_convert_type(words, np.int32)
 
 
 def shift_right_by(value: Any, number: int) -> Any:
@@ -100,46 +102,24 @@ def shift_right_by(value: Any, number: int) -> Any:
         return jnp.zeros_like(value)
     if number == 0:
         return value
-    if width != _HALF:
-        low, high = _halves(value)
-        if number >= _HALF:
-            return _joined(shift_right_by(high, number - _HALF), jnp.zeros_like(high))
-        mixed = shift_right_by(low, number) + high * _POWERS[_HALF][_HALF - number]
-        return _joined(mixed, shift_right_by(high, number))
-    signs = lax.shift_right_arithmetic(value, jnp.full_like(value, _HALF - 1))
-    shifted = lax.shift_right_arithmetic(value, jnp.full_like(value, number))
-    return shifted - signs * _POWERS[_HALF][_HALF - number]
+    if width == _HALF:
+        return _logical(value, jnp.full_like(value, number))
+    low, high = _halves(value)
+    if number >= _HALF:
+        return _joined(shift_right_by(high, number - _HALF), jnp.zeros_like(high))
+    mixed = shift_right_by(low, number) + high * _POWERS[_HALF][_HALF - number]
+    return _joined(mixed, shift_right_by(high, number))
 
 
 def low_bits(value: Any, count: int) -> Any:
     """Return the lowest bits of integers as numbers from 0 on."""
     width = _width(value)
-    if count >= width:
-        return value
-    high = shift_right_arithmetic(value, np.int32(count))
-    return value - high * _POWERS[width][count]
+    return value if count >= width else bit_and(value, np.array((1 << count) - 1, f"int{width}"))
 
 
 def bit_and(left: Any, right: Any) -> Any:
     """Return the bits that two integers share."""
-    shape = jnp.broadcast_shapes(np.shape(left), np.shape(right))
-    for value, mask in ((left, right), (right, left)):
-        if (number := _known_number(mask)) is not None:
-            number %= 1 << _width(mask)
-            if number & (number + 1) == 0:  # ones from the lowest bit on
-                return low_bits(jnp.broadcast_to(value, shape), number.bit_length())
-    return _of_words(_shared, left, right)
-
-
-def _shared(left: Any, right: Any) -> Any:
-    one = np.int32(1)
-    # The upper 31 bits cannot overflow: a + b is 2 (a & b) + (a ^ b).
-    high_left, high_right = (
-        lax.shift_right_arithmetic(jnp.asarray(v), jnp.full_like(v, one)) for v in (left, right)
-    )
-    both = lax.bitwise_xor(high_left, high_right)
-    shared = lax.shift_right_arithmetic(high_left + high_right - both, jnp.full_like(both, one))
-    return shared * 2 + (left - high_left * 2) * (right - high_right * 2)
+    return lax.bitwise_and(*jnp.broadcast_arrays(jnp.asarray(left), jnp.asarray(right)))
 
 
 def bit_or(left: Any, right: Any) -> Any:
@@ -149,7 +129,9 @@ def bit_or(left: Any, right: Any) -> Any:
 
 def bit_xor(left: Any, right: Any) -> Any:
     """Return the bits of one of two integers."""
-    return _of_words(lax.bitwise_xor, left, right)
+    if _width(left) == _HALF:
+        return lax.bitwise_xor(*jnp.broadcast_arrays(jnp.asarray(left), jnp.asarray(right)))
+    return left + right - bit_and(left, right) * 2
 
 
 def bit_not(value: Any) -> Any:
@@ -162,10 +144,10 @@ def popcount(value: Any) -> Any:
     if _width(value) != _HALF:
         low, high = _halves(value)
         return (popcount(low) + popcount(high)).astype(np.int64)
-    pairs = value - _shared(shift_right_by(value, 1), jnp.full_like(value, 0x55555555))
-    masks = jnp.full_like(value, 0x33333333)
-    fours = _shared(pairs, masks) + _shared(shift_right_by(pairs, 2), masks)
-    bytes_ = _shared(fours + shift_right_by(fours, 4), jnp.full_like(value, 0x0F0F0F0F))
+    pairs = value - bit_and(shift_right_by(value, 1), np.int32(0x55555555))
+    mask = np.int32(0x33333333)
+    fours = bit_and(pairs, mask) + bit_and(shift_right_by(pairs, 2), mask)
+    bytes_ = bit_and(fours + shift_right_by(fours, 4), np.int32(0x0F0F0F0F))
     return shift_right_by(bytes_ * np.int32(0x01010101), 24)
 
 
