@@ -385,7 +385,7 @@ def _repeats(array: Array) -> bool:
     return bool((words == words[0]).all())
 
 
-def _number_of(value: Value) -> Any:
+def number_of(value: Value) -> Any:
     """Return the number that a constant is, or repeats; None of any other value."""
     if value.array is None or not value.array.size or not _repeats(value.array):
         return None
@@ -408,7 +408,7 @@ def _has_blocks(parameter: Any) -> bool:
 
 def _chosen(operands: Sequence[Value], shape: Shape) -> Value | None:
     which, no, yes = operands
-    number = _number_of(which)
+    number = number_of(which)
     if no is yes:
         return no if no.shape == shape else None
     if number is None or which.dtype != np.bool_:
@@ -422,7 +422,7 @@ def _absorbed(name: str, operands: Sequence[Value], shape: Shape) -> Value | Non
     if left.dtype != np.bool_:
         return None
     for value, other in ((left, right), (right, left)):
-        number = _number_of(value)
+        number = number_of(value)
         if number is not None:
             chosen = value if bool(number) == _ABSORBING[name] else other
             return chosen if chosen.shape == shape else None
@@ -434,7 +434,7 @@ def _unchanged(name: str, operands: Sequence[Value], shape: Shape) -> Value | No
     left, right = operands
     pairs = [(left, right), (right, left)] if name == "mul" else [(left, right)]
     for value, other in pairs:
-        number = _number_of(other)
+        number = number_of(other)
         if number is not None and number == _NEUTRAL[name] and value.shape == shape:
             return None if name == "sub" and np.signbit(number) else value
     return None

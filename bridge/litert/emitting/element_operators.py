@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bridge.blocks.block import Operation, Value
+from bridge.blocks.block_builder import number_of
 from bridge.litert.emitting.block_emitter import BlockEmitter, Emit
 from bridge.litert.emitting.flatbuffer_file import TYPES
 from xla_call_module.size_polynomials import Shape
@@ -144,14 +145,6 @@ def is_bounded_by_6(op: Operation, value: Value) -> bool:
     return len(others) == 1 and number_of(others[0]) == 6
 
 
-def number_of(value: Value) -> Any:
-    """Return the number that a constant is, or repeats; None of any other value."""
-    if value.array is None or not value.array.size:
-        return None
-    first = value.array.reshape(-1)[0]
-    return first if bool((value.array == first).all()) else None
-
-
 def _clamp(emitter: BlockEmitter, op: Operation) -> int:
     low, value, high = op.operands
     tensors = [emitter.read(operand) for operand in (value, low, high)]
@@ -223,8 +216,7 @@ def _gelu(emitter: BlockEmitter, op: Operation) -> int:
 
 
 def _softmax(emitter: BlockEmitter, op: Operation) -> int:
-    # The sizes of what is symbolic come before the array.
-    return emitter.make("SOFTMAX", [emitter.read(op.operands[-1])], op.result, beta=1.0)
+    return emitter.make("SOFTMAX", [emitter.read(op.operands[0])], op.result, beta=1.0)
 
 
 EMITTERS: Mapping[str, Emit] = {

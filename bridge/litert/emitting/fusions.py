@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from bridge.blocks.block import Block, Operation, Value
-from bridge.blocks.block_builder import BlockBuilder, BlockTarget
-from bridge.litert.emitting.element_operators import broadcasts, number_of
+from bridge.blocks.block_builder import BlockBuilder, BlockTarget, number_of
+from bridge.litert.emitting.element_operators import broadcasts
 from xla_call_module.size_polynomials import is_static
 
 _F = np.dtype(np.float32)

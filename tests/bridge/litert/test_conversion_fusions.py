@@ -11,7 +11,6 @@ import pytest
 from jax import lax
 
 import bridge
-from bridge.core._jax import has_symbolic_composites
 from bridge.litert.runtime import Runtime
 from bridge.litert.worker.model_execution import describe_model
 
@@ -66,7 +65,7 @@ SOFTMAX = {
 @pytest.mark.parametrize("name", SOFTMAX)
 def test_forms_of_softmax(name, rows):
     function, count = SOFTMAX[name]
-    if rows == "b" and (name == "attention" or not has_symbolic_composites()):
+    if rows == "b" and name == "attention":
         pytest.skip("there is none of symbolic sizes")
     found = operators_of(function, f"f32[{rows},6]")
     assert found["SOFTMAX"] == count
@@ -74,9 +73,8 @@ def test_forms_of_softmax(name, rows):
 
 
 def test_softmax_of_known_sizes_beside_unknown_ones():
-    """It is one kernel, or, with a JAX that cannot say so there, several operations."""
     found = operators_of(lambda x, y: (x + 1, jax.nn.softmax(y)), ("f32[b]", "f32[4,6]"))
-    assert ("SOFTMAX" in found) == has_symbolic_composites()
+    assert found["SOFTMAX"] == 1
 
 
 def of_columns(x):
@@ -130,8 +128,6 @@ FUSED = {
 @pytest.mark.parametrize("name", FUSED)
 def test_what_is_one_kernel(name):
     function, args, operators = FUSED[name]
-    if name == "dense" and not has_symbolic_composites():
-        pytest.skip("this JAX lowers no composites of symbolic sizes")
     assert operators_of(function, args) == operators
 
 
