@@ -18,7 +18,7 @@ _F, _NUMBERS, _ALL = "float32", "float32 int32 int64", "bool float32 int32 int64
 _KERNELS: Mapping[str, tuple[str, str]] = {
     "abs": ("ABS", "float32 int32"),
     "add": ("ADD", _NUMBERS),
-    "and": ("LOGICAL_AND", "bool"),  # of integers there is another one
+    "and": ("STABLEHLO_AND", "int32 int64"),
     "atan2": ("ATAN2", _F),
     "ceil": ("CEIL", _F),
     "cos": ("COS", _F),
@@ -60,27 +60,35 @@ _KERNELS: Mapping[str, tuple[str, str]] = {
     "tanh": ("TANH", _F),
     "xor": ("BITWISE_XOR", "int32"),
 }
+# The same of truth values, where that is another one.
+_OF_BOOLS = {"and": "LOGICAL_AND", "xor": "NOT_EQUAL"}
 # Up to how many dimensions kernels broadcast their operands.
 _MAX_BROADCAST = 4
 # The kernel of POW has finite results alone where the exponent is one number that is whole.
-_NEVER_BROADCAST = ("ATAN2", "POW", "STABLEHLO_SHIFT_LEFT")
-_AND_OF_BITS = "STABLEHLO_AND"
+_NEVER_BROADCAST = ("ATAN2", "POW", "STABLEHLO_AND", "STABLEHLO_SHIFT_LEFT")
 
 
 def broadcasts(name: str, dtype: np.dtype[Any], shape: Shape) -> bool:
     """Return whether the kernel of an operation broadcasts its operands to a shape."""
-    kernel = _KERNELS.get(name)
-    if name == "and" and dtype != np.bool_:
-        return False
+    kernel = _kernel_of(name, dtype)
     return kernel is not None and kernel[0] not in _NEVER_BROADCAST and len(shape) <= _MAX_BROADCAST
+
+
+def _kernel_of(name: str, dtype: np.dtype[Any]) -> tuple[str, str] | None:
+    """Return the operator of an operation on a dtype, and the dtypes that its kernels have."""
+    if dtype == np.bool_ and name in _OF_BOOLS:
+        return _OF_BOOLS[name], dtype.name
+    return _KERNELS.get(name)
 
 
 def operator_of(emitter: BlockEmitter, op: Operation, name: str = "") -> str:
     """Return the operator of an operation, which has a kernel for the operands."""
-    operator, dtypes = _KERNELS[name or op.name]
-    dtype = op.operands[-1].dtype.name
-    if dtype not in dtypes.split():
-        emitter.refuse(op, f"LiteRT has no {operator} of {dtype}")
+    dtype = op.operands[-1].dtype
+    kernel = _kernel_of(name or op.name, dtype)
+    assert kernel is not None, "it is in the table"
+    operator, dtypes = kernel
+    if dtype.name not in dtypes.split():
+        emitter.refuse(op, f"LiteRT has no {operator} of {dtype.name}")
     return operator
 
 
@@ -97,13 +105,6 @@ def _broadcast(emitter: BlockEmitter, op: Operation, operand: Value) -> int:
         return tensor
     like = Value(shape, operand.dtype)
     return emitter.make("BROADCAST_TO", [tensor, emitter.shape(shape)], like)
-
-
-def _and(emitter: BlockEmitter, op: Operation) -> int:
-    if op.result.dtype == np.bool_:
-        return _elements(emitter, op)
-    operands = [_broadcast(emitter, op, operand) for operand in op.operands]
-    return emitter.make(_AND_OF_BITS, operands, op.result)
 
 
 def _select(emitter: BlockEmitter, op: Operation) -> int:
@@ -150,13 +151,6 @@ def _clamp(emitter: BlockEmitter, op: Operation) -> int:
     tensors = [emitter.read(operand) for operand in (value, low, high)]
     raised = emitter.make(operator_of(emitter, op, "max"), tensors[:2], op.result)
     return emitter.make(operator_of(emitter, op, "min"), [raised, tensors[2]], op.result)
-
-
-def _equal_bools(emitter: BlockEmitter, op: Operation) -> int:
-    if op.operands[0].dtype != np.bool_:
-        return _elements(emitter, op)
-    operands = [_broadcast(emitter, op, operand) for operand in op.operands]
-    return emitter.make("NOT_EQUAL", operands, op.result)
 
 
 def _round(emitter: BlockEmitter, op: Operation) -> int:
@@ -221,7 +215,6 @@ def _softmax(emitter: BlockEmitter, op: Operation) -> int:
 
 EMITTERS: Mapping[str, Emit] = {
     **{name: _reduce if name.startswith("reduce_") else _elements for name in _KERNELS},
-    "and": _and,
     "argmax": _arg("ARG_MAX"),
     "argmin": _arg("ARG_MIN"),
     "bitcast_convert_type": _bitcast,
@@ -234,5 +227,4 @@ EMITTERS: Mapping[str, Emit] = {
     "select_n": _select,
     "softmax": _softmax,
     "top_k": _top_k,
-    "xor": _equal_bools,
 }
