@@ -6,6 +6,7 @@ from tests.operations.cases import (
     arrays,
     compositions,
     convolutions,
+    counters,
     edges,
     images,
     linear_algebra,
@@ -34,6 +35,7 @@ CASES = (
     *modules.CASES,
     *numbers.CASES,
     *loops.CASES,
+    *counters.CASES,
     *convolutions.CASES,
     *many_dimensions.CASES,
 )

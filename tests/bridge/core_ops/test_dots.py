@@ -15,8 +15,6 @@ from bridge.tf_operations.lowering import lower_call
 from tests.bridge.onnx.checking import check, operations
 from xla_call_module.exported import from_exported
 
-X = np.random.default_rng(0).standard_normal((3, 3))
-
 
 def _drawn(*shape):
     return np.random.default_rng(0).standard_normal(shape, np.float32)
@@ -51,32 +49,6 @@ def test_sums_of_as_many_products_as_a_run_knows(size):
     (product,) = [node for node in model.graph.node if node.op_type == "MatMul"]
     (column,) = [value for value in inferred if value.name == product.input[1]]
     assert len(column.type.tensor_type.shape.dim) == 2
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: (x @ x.T) / 50,
-        lambda x: x @ (0.1 * x.T),
-        lambda x: (x / 7) @ x[0] / 3,
-        lambda x: 0.3 * (x @ x.T) / 7,
-        lambda x: (x[0] @ x[1]) * 0.3,
-        lambda x: 0.3 * x[:, 0] @ x,
-        lambda x: (x @ x.T / 50).T * 1.1,
-        lambda x: (x[:1, :1] * 0.3) @ x[:1, :1].T / 7,
-    ],
-)
-@pytest.mark.parametrize("shape", ["b, 3", None])
-def test_products_with_numbers_that_no_float32_is(function, shape):
-    """ONNX Runtime has what is around a MatMul as a float32, in its extended optimizations."""
-    check(function, X, shapes=[shape], rtol=1e-14, atol=1e-14)
-
-
-def test_a_vector_behind_what_is_turned():
-    """Of which ONNX Runtime makes one node that forgets the turn."""
-    matrix, cube, vector = _drawn(3, 3), _drawn(2, 3, 3), _drawn(3)
-    check(lambda a, b, x: [a.T @ x, b.mT @ x, jnp.einsum("ij,i->j", a, x)], matrix, cube, vector,
-          atol=1e-6)  # fmt: skip
 
 
 def test_several_symbolic_sizes():

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnxruntime
-import pytest
-from jax import export, lax
+from jax import export
 
 import bridge
-from tests.bridge.onnx.checking import check, check_whole, feed, operations
+from tests.bridge.onnx.checking import check, feed, operations
 
 
 def _counted(*shape):
@@ -44,30 +43,6 @@ def test_any_function_of_what_is_there():
     assert "Loop" in operations(check(apply, _counted(3, 2), again))
 
 
-@pytest.mark.parametrize("sizes", [(2, 3), (5, 4)])
-def test_reads_of_sizes_that_only_a_run_knows(sizes):
-    rows, columns = sizes
-
-    def function(x, i):
-        taken = jnp.take_along_axis(x, i[:, None] % x.shape[1], axis=1)
-        last = x[-1, jnp.arange(x.shape[1])]
-        window = lax.dynamic_slice(x, (i[0], i[1]), (x.shape[0] - 1, 2))
-        return taken, last, window, jnp.roll(x, i[0], axis=0), x.at[i[0]].set(x[i[1]] * 2)
-
-    indices = np.arange(rows).astype(np.int32) - 1
-    shapes = ["r, c + 2", "r"]
-    check_whole(check(function, _counted(rows, columns), indices, shapes=shapes))
-
-
-@pytest.mark.parametrize("rows", [2, 5])
-def test_writes_of_sizes_that_only_a_run_knows(rows):
-    def function(x, i, u):
-        return x.at[i].add(u), jnp.zeros_like(x).at[:, 0].set(u[0, 0]), x.at[-1].set(u[-1])
-
-    arrays = [_counted(rows, 3), np.arange(rows + 1).astype(np.int32) - 1, _counted(rows + 1, 3)]
-    check(function, *arrays, shapes=["r, 3", "r + 1", "r + 1, 3"])
-
-
 def test_several_updates_of_one_element_from_several_threads():
     indices = np.random.default_rng(0).integers(0, 3, 20000).astype(np.int32)
     given = [np.zeros((3, 64), np.float32), indices, np.ones((20000, 64), np.float32)]
@@ -78,12 +53,3 @@ def test_several_updates_of_one_element_from_several_threads():
     expected = np.repeat(np.bincount(indices)[:, None], 64, axis=1)
     for _ in range(8):
         np.testing.assert_array_equal(session.run(None, feed(model, given))[0], expected)
-
-
-@pytest.mark.parametrize("mode", ["promise_in_bounds", "drop"])
-def test_one_element_of_one(mode):
-    def function(x, y):
-        return [getattr(x.at[0], how)(y, mode=mode, unique_indices=True)
-                for how in ("set", "add", "max")]  # fmt: skip
-
-    check(function, np.array([3.0], np.float32), np.array(4.0, np.float32))

@@ -36,11 +36,6 @@ def test_a_running_sum_is_one_node():
     assert operations(model) == ["CumSum"]
 
 
-def test_no_window_along_any_dimension():
-    check(lambda x: _total(x, (3, 3), (2, 2), ((1, 2), (-1, -1)), (2, 1), (2, 2)),
-          np.ones((1, 2), np.float32))  # fmt: skip
-
-
 def test_running_sums_of_small_floats_are_rounded_as_in_jax():
     x = np.random.default_rng(0).normal(0, 3, (8, 9)).astype(np.float16)
     check(lambda x: [lax.cumsum(x, 0), lax.cumsum(x, 1, reverse=True)], x, rtol=0)
@@ -53,28 +48,6 @@ def test_running_sums_of_a_length_that_only_a_run_knows(dtype):
 
     x = (_drawn(5, 3) * 3).astype(np.int32).astype(dtype)
     assert operations(check(function, x, shapes=["b, t"])).count("CumSum") == 3
-
-
-def test_running_reductions_over_dimensions_of_any_size():
-    def function(x):
-        running = jnp.cumprod(x, 0), lax.cummax(x, 1, reverse=True), lax.cumlogsumexp(x, 0)
-        return *running, lax.cummin(x[:, 0])
-
-    x = _drawn(5, 2)
-    x[2, 0] = np.nan
-    check(function, x, shapes=["b, t"], rtol=2e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("sizes", [(7, 8), (1, 1), (2, 5)])
-def test_windows_over_images_of_any_size(sizes):
-    def function(x):
-        return (
-            _most(x, (1, 3, 3, 1), (1, 2, 2, 1), "SAME"),
-            _total(x, (1, 3, 2, 1), (1, 1, 3, 1), "SAME"),
-            _total(x, (1, 3, 3, 1), (1, 1, 1, 1), "SAME") / 9,
-        )
-
-    check(function, _drawn(2, *sizes, 2), shapes=["b, h, w, 2"], atol=1e-5)
 
 
 def test_windows_of_a_size_that_only_a_run_knows():
@@ -116,17 +89,6 @@ def test_windows_whose_order_matters():
     many = export.export(jax.jit(lambda x, y: function(x, y, size=(2, 513))))(*large)
     with pytest.raises(UnsupportedError, match="1026 elements, and what order"):
         bridge.to_onnx(many)
-
-
-def test_gradients_of_pools_of_any_size():
-    def gradient(x):
-        shape = (3, 3), (2, 1), "SAME"
-        pooled, pull = jax.vjp(lambda x: (_most(x, *shape), _total(x, *shape)), x)
-        places = [lax.broadcasted_iota(x.dtype, pooled[0].shape, axis) for axis in (0, 1)]
-        return pull((8 * places[0] + places[1],) * 2)
-
-    x = np.random.default_rng(0).integers(0, 5, (6, 8)).astype(np.float32)  # with many equal ones
-    check(gradient, x, shapes=["h, w"])
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from jax import export
 from bridge.tf_operations.lowering import lower_call
 from savedmodel.tensorflow_graph import GraphNode, TensorFlowGraph
 from tests.bridge.tf_operations.running import function_of
+from tests.operations.judging import difference
 from xla_call_module.call import CallModule
 from xla_call_module.exported import from_exported
 
@@ -78,7 +79,6 @@ def assert_same(
     wanted: Sequence[Any],
     *,
     rtol: float | None = None,
-    zeros: bool = True,
     of_largest: bool = False,
 ) -> None:
     """Assert that arrays are the same, up to rounding.
@@ -87,24 +87,12 @@ def assert_same(
         got: what TensorFlow computes.
         wanted: what JAX computes.
         rtol: the allowed relative difference, if it is not that of rounding.
-        zeros: whether the signs of zeros matter.
-        of_largest: whether differences are relative to the largest element of a result, or to 0.1
-            if that is less.
+        of_largest: whether differences are relative to the largest element of a result, and signs
+            of zeros are not compared.
     """
-    for place, (one, other) in enumerate(zip(got, wanted, strict=True)):
-        assert (one.dtype, one.shape) == (other.dtype, other.shape)
-        if one.dtype.kind in "biu" or "int" in one.dtype.name:
-            np.testing.assert_array_equal(one, other, err_msg=f"result {place}")
-            continue
-        wide = np.complex128 if one.dtype.kind == "c" else np.float64
-        left, right = one.astype(wide), other.astype(wide)
-        tolerance = _ROUNDING.get(one.dtype.name, 0.0) if rtol is None else rtol
-        # XLA and TensorFlow flush numbers below this one.
-        tiny = float(ml_dtypes.finfo(np.float32 if one.dtype.kind == "c" else one.dtype).tiny)
-        if of_largest:
-            tiny, zeros = tolerance * float(np.nanmax(np.abs(right), initial=0.1)), False
-        np.testing.assert_allclose(left, right, tolerance, tiny, err_msg=f"result {place}")
-        if zeros and one.dtype.kind != "c":
-            both = (left == 0) & (right == 0)
-            signs = np.signbit(left[both]), np.signbit(right[both])
-            np.testing.assert_array_equal(*signs, err_msg=f"signs of zeros of result {place}")
+    for one, other in zip(got, wanted, strict=True):
+        name = other.dtype.name
+        tolerance = _ROUNDING.get(name, 0.0) if rtol is None else rtol
+        ulps = tolerance / float(ml_dtypes.finfo(name).eps) if name in _ROUNDING else 0.0
+        said = difference(one, other, ulps=ulps, dtype=name, each=not of_largest)
+        assert not said, said

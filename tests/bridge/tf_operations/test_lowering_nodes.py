@@ -90,6 +90,9 @@ def test_one_operation(function, arrays, expected):
         (lambda a: jnp.linalg.svd(a)[1], [_SQUARE], "Svd", ""),
         (jnp.linalg.eigvalsh, [_SQUARE], "SelfAdjointEigV2", ""),
         (jnp.linalg.cholesky, [_any("b, 4, 4")], "Cholesky", ""),
+        (jax.grad(lambda w, x: (_convolve()(x, w) ** 2).sum()),
+         [_image(3, 2, 3, 4), _image(2, 6, 7, 3)], "Conv2DBackpropFilter", ""),
+        (jax.grad(lambda x: _pool(x, "VALID").sum()), [_image(2, 7, 6, 3)], "MaxPoolGrad", ""),
     ],
 )  # fmt: skip
 def test_some_operations(function, arrays, expected, others):
@@ -106,31 +109,6 @@ def test_a_network_of_channels_first_is_turned_once():
         _image(1, 2, 5, 5), _image(2, 2, 3, 3),
     )  # fmt: skip
     assert names.count("Transpose") == 3  # of the image, of the kernel and of the result
-
-
-@pytest.mark.parametrize("strides", [(1, 1), (2, 2), (3, 2)])
-@pytest.mark.parametrize("padding", ["SAME", "VALID", ((2, 0), (1, 3))])
-def test_gradients_of_a_convolution(strides, padding):
-    def loss(x, w):
-        return (
-            lax.conv_general_dilated(x, w, strides, padding, dimension_numbers=_NHWC) ** 2
-        ).sum()
-
-    arrays = _image(2, 6, 7, 3), _image(3, 2, 3, 4)
-    check(jax.grad(loss, (0, 1)), *arrays, rtol=1e-5, of_largest=True)
-    assert "Conv2DBackpropFilter" in operations(jax.grad(loss, 1), *arrays)
-
-
-@pytest.mark.parametrize("padding", ["VALID", "SAME"])
-@pytest.mark.parametrize("number", [-1.0, np.nan, np.inf])
-def test_the_gradient_of_a_pool_behind_a_relu(padding, number):
-    """Many elements are 0, of which the first gets all, and NaN is passed over in XLA's way."""
-    x = _image(2, 7, 6, 3)
-    x[0, 2, 3, 1] = number
-    gradient = jax.grad(lambda x: (_pool(x, padding) * jnp.arange(1.0, 4)).sum())
-    check(gradient, x)
-    # JAX puts padding around the image before.
-    assert ("MaxPoolGrad" in operations(gradient, x)) == (padding == "VALID")
 
 
 def test_loops_and_branches_are_what_tensorflow_does_not_compute_beforehand():
@@ -212,10 +190,3 @@ def test_matrices_and_arrays_of_any_size():
 
     assert operations(function, _any("b, 3, 4")).count("Shape") == 1
     check_call(export.export(jax.jit(function))(_any("b, 3, 4")), _image(2, 3, 4))
-
-
-@pytest.mark.parametrize("function", [jnp.median, jnp.nanmedian, lambda x: jnp.quantile(x, 0.3)])
-def test_gradients_of_medians(function):
-    """The gradient of a sort has the numbers of places as another operand."""
-    x = _image(4, 5)
-    check_call(export.export(jax.jit(function))(x).vjp(), x, np.float32(2))

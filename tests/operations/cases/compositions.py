@@ -34,7 +34,7 @@ def _windows(f, x):
     at = (x[0, 0] > 0).astype("int32")
     return [
         f(x), x[:, 1:], jnp.concatenate([x[1:], x[:-1], x]), x[-1], x[:, 2], x[:, :1], x[:, ::-1],
-        x[::2], x[::-1], lax.dynamic_slice_in_dim(x, x.shape[0], 1, 0),
+        x[::2], x[::-1], x[:, ::-3], x[::2, 1::2], lax.dynamic_slice_in_dim(x, x.shape[0], 1, 0),
         lax.dynamic_update_slice_in_dim(x, x[:, :2], at, 1), jnp.roll(x, at, 1),
     ]  # fmt: skip
 
@@ -46,7 +46,9 @@ def _entries(f, x):
         f(x, jnp.array([[3, -1], [0, 9]]), axis=1, mode="clip"),
         f(x, jnp.array([0, 99]), axis=0, mode="fill", fill_value=-7.0),
         jnp.take_along_axis(x, jnp.argmin(x, 1, keepdims=True), 1), x.T[jnp.array([1, 1])],
-        x.at[:, 1].set(3.0), x.at[0].add(1.0),
+        x.at[:, 1].set(3.0), x.at[0].add(1.0), x.at[-1].set(x[0]), x.at[at].add(x),
+        x[-1, jnp.arange(4)], jnp.take_along_axis(x.T, at[None] % x.shape[0], 1),
+        jnp.roll(x, at[0], 0), lax.dynamic_slice(x.repeat(2, 0), (at[0], 1), (x.shape[0], 2)),
     ]  # fmt: skip
 
 
@@ -59,6 +61,72 @@ def _shapes(f, x):
     ]  # fmt: skip
 
 
+def _reshaped(f, x):
+    """Of rows that may be none, of no columns, and to sizes that change places."""
+    count, rest = x.shape[0], x[1:]
+    turned = jnp.stack([rest, rest], 1).transpose(1, 0, 2) * 2
+    return [
+        f(x + 1, (count, 2, 2)), f(x, (-1, 2)), f(turned, (count - 1, 2, 4)),
+        f(turned, (count - 1, 2, 2, 2)), f(x[:, :0] + 1, (0, count)), f(x[:, :0], (count, 0, 2)),
+        f(f(f(x + 1, (2 * count, 2)), (count, 4)), (1, -1)),
+    ]  # fmt: skip
+
+
+def _of_two_sizes(f, x):
+    """Of an array whose two sizes are known to a run alone."""
+    count = x.shape[0]
+    y = f(x[:, :1], (count, 2 * count)) * x[:, 1:2]
+    return [
+        y[::-1], y[:, ::2], y[::2], y.reshape(-1), y.reshape(2 * count, -1), jnp.stack([y, y], 1),
+        lax.pad(y, np.zeros((), x.dtype), [(1, 1, 1), (0, 2, 0)]), f(y.sum(), y.shape),
+        jnp.full((), count * count + 1), jnp.arange(2 * count) % count + jnp.arange(count).max(),
+        y.sum() / count, jnp.arange(count) * jnp.ones((2 * count, 1), jnp.int32),
+    ]  # fmt: skip
+
+
+def _written(f, x):
+    """Blocks of constants, written into constants."""
+    zeros, ones = np.zeros((3, 4), x.dtype), np.ones((2, 2), x.dtype)
+    block, row = f(zeros, ones, (1, 2)), f(zeros, ones[:1], (7, 1))
+    return [x + block, x + f(block, row[1:, 1:], (0, 1))]
+
+
+def _scaled(f, x):
+    """With numbers around the product, none of which is a float of fewer bits."""
+    return [
+        f(x, x.T) / 50, f(x, 0.1 * x.T), f(x / 7, x[0]) / 3, 0.3 * f(x, x.T) / 7,
+        f(x[0], x[-1]) * 0.3, f(0.3 * x[:, 0], x), f(x, x.T / 50).T * 1.1,
+        f(x[:1, :1] * 0.3, x[:1, :1].T) / 7,
+    ]  # fmt: skip
+
+
+def _looks_normalized(f, x, e):
+    """Around a mean of powers, with another small number or none."""
+    scale, shift = (np.linspace(*ends, 4).astype(x.dtype) for ends in ((1, 2), (-1, 1)))
+    centred = x - x.mean(-1, keepdims=True)
+    found = [
+        one / f(lax.pow(one, jnp.full_like(one, power)).mean(-1, keepdims=True) + small)
+        for one, power, small in ((centred, 2, e[0]), (centred, 2, e), (centred, 4, 0.1),
+                                  (centred, 2, 0.1), (x, 2, e[0]), (x, 2, e))
+    ]  # fmt: skip
+    return [one * scale + shift for one in found]
+
+
+def _pooled_at_any_size(f, x):
+    """Windows over an image of a height that a run knows, and the gradients of them."""
+    image, least, zero = x[None], np.array(-np.inf, x.dtype), np.zeros((), x.dtype)
+    shape = (1, 3, 3, 1), (1, 2, 1, 1), "SAME"
+    pooled, pull = jax.vjp(
+        lambda y: (f(y, least, lax.max, *shape), f(y, zero, lax.add, *shape)), jnp.round(image)
+    )
+    return [
+        f(image, least, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME"),
+        f(image, zero, lax.add, (1, 3, 2, 1), (1, 1, 3, 1), "SAME"),
+        f(image, zero, lax.add, (1, 3, 3, 1), (1, 1, 1, 1), "SAME") / 9,
+        pull(tuple(lax.broadcasted_iota(x.dtype, one.shape, 2) for one in pooled)),
+    ]
+
+
 def _elements(f, x):
     """With constants and with what is broadcast, of up to six dimensions."""
     y = x[:, :, None, None, None, None]
@@ -69,6 +137,7 @@ def _elements(f, x):
         f(x > 0, x, bias), f(column > 0, 1, x), jnp.clip(x, -0.5, 0.5),
         f(many > 0.25, many, -many), jnp.isnan(many).sum(), jnp.maximum(many, 0.5),
         many <= many.max(1, keepdims=True), x[:, :, None, None, None] + bias.reshape(1, 1, 1, 2, 2),
+        jnp.tile(y, 2)[:, 1:],
     ]  # fmt: skip
 
 
@@ -186,6 +255,27 @@ CASES = (
     *_filled("take", M, note="entries", by=_entries),
     *_filled("eye", M, note="of rows", by=_shapes),
     *_filled("where", M, note="of many dimensions", by=_elements),
+    *_filled("reshape", M, note="of rows", by=_reshaped),
+    *_filled("broadcast_to", PLAIN, note="of two sizes", by=_of_two_sizes),
+    *_some("reduce_window", rows(6, 2, extreme=False), note="any size", by=_pooled_at_any_size),
+    *_some("pad", rows(extreme=False), note="that may cut off", by=lambda f, x: [
+        f(x, np.array(9, x.dtype), [ends])
+        for ends in ((x.shape[0] - 4, 7, 0), (7, x.shape[0] - 4, 1))]),
+    *_lax("dynamic_update_slice", Operand((3, 4)), note="into constants", by=_written),
+    *Lines("jax.numpy", (*FLOATS,))(
+        "asarray", Operand((1,)), Operand(()), note="one element of one",
+        by=lambda f, x, y: [
+            getattr(f(x).at[0], how)(y, mode=mode, unique_indices=True)
+            for how in ("set", "add", "max") for mode in ("promise_in_bounds", "drop")],
+    ),
+    # Products, and what looks like a normalization.
+    *Lines("jax.numpy", ("float64", "float32"), without=("empty",))(
+        "matmul", rows(3, extreme=False), note="with numbers", by=_scaled),
+    *_numpy("matmul", SQUARE, note="of what is turned", by=lambda f, x: [
+        f(x.T, x[0]), f(jnp.stack([x, -x]).mT, x[1]), jnp.einsum("ij,i->j", x, x[2])]),
+    *Lines("jax.numpy", ("float32", "float64", "float16"), loose=8)(
+        "sqrt", PLAIN, fixed([0.1, 0.4, 0.6, 0.9]), note="like a normalization",
+        by=_looks_normalized),
     *_filled(
         "sort argsort", M, note="axes",
         by=lambda f, x: [f(x, 0), f(-x, 1), f(x, 1, descending=True)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -67,6 +68,16 @@ def _convolved(options, f, x, w):
     return f(x, w, **{**_PLAIN, **options})
 
 
+def _followed(f, x, w):
+    """What is along some dimensions, of images whose channels may be elsewhere."""
+    y = _convolved({}, f, x, w)
+    along = y * jnp.arange(y.shape[2], dtype=y.dtype)[:, None]
+    return [
+        y.sum((1, 2)), y.max((0, 2)), along + y, jnp.concatenate([y, y], 2), y[0],
+        y.transpose(1, 3, 0, 2), jnp.where(y > 0, 1.0, 2.0),
+    ]  # fmt: skip
+
+
 def _pooled(f, x):
     """Calls what rectifies an image, and takes the greatest and the mean of windows of it."""
     image, window = f(x), (1, 2, 2, 1)
@@ -101,6 +112,15 @@ CASES = (
         note="any size", by=lambda f, x, w: [
             f(x, w, stride, padding, dimension_numbers=("HNC", "HIO", "HNC"))
             for stride in ((1,), (2,)) for padding in ("SAME", ((2, 1),))],
+    ),
+    *Lines("jax.lax", FLOATS)(
+        "conv_general_dilated", Operand((2, 6, 6, 2), extreme=False),
+        Operand((3, 3, 2, 4), extreme=False), note="and what follows", by=_followed,
+    ),
+    *Lines("jax.lax", FLOATS, without=("empty",))(
+        "conv_general_dilated", rows(2, 5, extreme=False), rows(4, 3, extreme=False),
+        note="maybe no features", by=lambda f, x, w: f(
+            x.swapaxes(0, 1)[:, 1:], w.swapaxes(0, 1)[:, 1:], (1,), "SAME"),
     ),
     *Lines("jax.lax", FLOATS)(
         "conv_transpose", Operand((1, 2, 6), extreme=False), Operand((3, 2, 3), extreme=False),

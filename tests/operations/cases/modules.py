@@ -21,6 +21,9 @@ NUMBERS = fixed([2.0, 3.0, 4.0], "float32")
 LINE = fixed([1.0, 2.0, 0.5], "float32")
 IMAGE = Operand((2, 3, 2), dtype="float32", extreme=False)
 GRID = Operand((2, 3), dtype="float32", extreme=False)
+GRID3 = Operand((3, 3), dtype="float32", extreme=False)
+LOWER = fixed(np.tril(np.ones((3, 3))), "float32")
+POSITIVE = fixed([[4, 1, 0.5], [1, 3, -1], [0.5, -1, 2]], "float32")
 START = fixed(0.5, "float32")
 ORDER = fixed(np.arange(6), "int32")
 
@@ -115,6 +118,15 @@ def _modules() -> Iterator[tuple[str, str, Sequence[Operand], str, str]]:
                    [fixed([1, 1, 1, -2, -2, 0], "float32"), NUMBERS, START],
                    f"select_and_scatter {chosen}, {_region(name)[1:]}",
                    f"tensor<6xf32>; {_POOL}")  # fmt: skip
+    yield ("Cholesky", "", [POSITIVE, LOWER],
+           """%c = "stablehlo.cholesky"(%x0) {lower = true} : (tensor<3x3xf32>) -> tensor<3x3xf32>
+        %r = stablehlo.multiply %c, %x1 : tensor<3x3xf32>""", "tensor<3x3xf32>; ")  # fmt: skip
+    for left in ("true", "false"):
+        for turned in ("NO_TRANSPOSE", "TRANSPOSE"):
+            yield ("TriangularSolve", f"left={left}, {turned}", [POSITIVE, GRID3],
+                   "triangular_solve", f"""tensor<3x3xf32>; left_side = {left}, lower = true,
+                   unit_diagonal = false,
+                   transpose_a = #stablehlo<transpose {turned}>""")  # fmt: skip
     yield "Map", "", [X, X], f"map {_GENERAL}", f"tensor<4xf32>; {_ALONG}"
     yield ("Einsum", "", [GRID, Operand((3, 4), dtype="float32", extreme=False)], "einsum",
            'tensor<2x4xf32>; einsum_config = "ij,jk->ik"')  # fmt: skip

@@ -78,6 +78,7 @@ _DOTS = {
 # Of products: the dtypes of the operands, and that of the result.
 _PREFERRED = (
     ("int8", "int8", "int32"), ("bfloat16", "bfloat16", "float32"),
+    ("float8_e3m4", "float8_e3m4", "float32"),
     ("float32", "float32", "int32"), ("float32", "float32", "bfloat16"),
     ("float32", "float32", "bool"), ("float16", "bfloat16", "float16"),
     ("float16", "float16", "int8"), ("int16", "int16", "float16"), ("int32", "float16", "float16"),
@@ -124,6 +125,7 @@ _POOLS = {
     "same": ((1, 3, 3), (1, 2, 2), "SAME"),
     "uneven": ((2, 5, 1), (1, 1, 3), ((1, 0), (2, 3), (0, 0))),
     "dilated": ((1, 3, 2), (1, 2, 1), "VALID", (1, 2, 1), (1, 2, 3)),
+    "cut off": ((1, 3, 3), (1, 2, 2), ((0, 0), (1, 2), (-1, -1)), (1, 2, 1), (1, 2, 2)),
     "far": ((1, 2, 2), (1, 5, 3), ((0, 0), (0, 0), (1, 2))),
     "far and dilated": ((1, 3, 2), (1, 1, 4), ((0, 0), (0, 0), (1, 2)), (1, 1, 1), (1, 1, 2)),
     "larger than the array": ((3, 2, 2), (1, 1, 1), "VALID"),
@@ -171,6 +173,19 @@ def _of_a_table(name):
         return f(*given).astype("int32")
 
     return run
+
+
+def _added(f, x):
+    """Sums and products of numbers of four bits, as numbers of more."""
+    zero, one = (np.array(number, x.dtype) for number in (0, 1))
+    made = [
+        f(lambda c, row: (c + row, c * row), x[0], x), lax.cumsum(x, 1), lax.cummax(x, 1),
+        lax.reduce(x, one, lax.mul, (1,)), lax.reduce(x, zero, lambda a, b: a + b + a * b, (1,)),
+        lax.reduce_window(x, zero, lax.add, (2, 2), (1, 1), "VALID"),
+        x.at[jnp.array([0, 3])].add(x[:2]), lax.conv(x[None], x[:2, :4, None], (2,), "SAME"),
+        lax.fori_loop(0, 5, lambda _, c: c * x + x, x), jnp.argmax(x, 1), jnp.argsort(x, 1),
+    ]  # fmt: skip
+    return [each.astype("int32") for each in jax.tree.leaves(made)]
 
 
 def _gathered(offsets, collapsed, mapped, batching, others, sizes):
@@ -347,7 +362,7 @@ CASES = (
             ),
             *_narrow(
                 "add sub mul div rem max min bitwise_and bitwise_xor shift_left "
-                "shift_right_logical shift_right_arithmetic lt eq",
+                "shift_right_logical shift_right_arithmetic bitwise_or lt le gt ge eq ne",
                 NIBBLES,
                 note=kind,
                 by=_of_pairs(kind),
@@ -366,6 +381,12 @@ CASES = (
                 Operand((16, 16), -8, 8, dtype="int32", extreme=False),
                 note=kind,
                 by=_of_a_table(kind),
+            ),
+            *_narrow(
+                "scan",
+                Operand((4, 6), -8, 8, dtype="int32", extreme=False),
+                note=f"and other sums, {kind}",
+                by=lambda f, x, kind=kind: _added(f, x.astype(kind)),
             ),
         )
     ],

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import ml_dtypes
 import numpy as np
 from jax import enable_x64, export
 
 from bridge.core_ops.decompositions.decomposition import Decomposed, Decomposition, decompose
 from bridge.loading.exported_from_call import exported_from_call
+from tests.operations.judging import difference
 from xla_call_module.call import CallModule
 from xla_call_module.exported import from_exported
 from xla_call_module.stablehlo.modules import open_module, tensor_type, walk
@@ -93,19 +95,8 @@ def check(
         found = exported_from_call(made.call).call(*(stored(made, x) for x in arrays))
         expected = [stored(made, x) for x in jax.tree.leaves(jax.jit(function)(*arrays))]
     for one, other in zip(found, expected, strict=True):
-        _assert_close(np.asarray(one), other, rtol)
+        one = np.asarray(one)
+        name = other.dtype.name
+        ulps = rtol / float(ml_dtypes.finfo(other.dtype).eps) if other.dtype.kind in "fc" else 0
+        assert not difference(one, other, ulps=ulps, dtype=name, each=False)
     return made
-
-
-def _assert_close(found: Any, expected: Any, rtol: float) -> None:
-    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-    if expected.dtype.kind in "biu":
-        np.testing.assert_array_equal(found, expected)
-        return
-    found, expected = (
-        np.stack([array.real, array.imag]).astype(np.float64) for array in (found, expected)
-    )
-    finite = np.isfinite(expected)
-    np.testing.assert_array_equal(np.where(finite, 0, found), np.where(finite, 0, expected))
-    size = np.max(np.abs(expected), where=finite, initial=0)
-    np.testing.assert_allclose(found[finite], expected[finite], rtol=0, atol=rtol * size)
