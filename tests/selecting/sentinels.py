@@ -37,7 +37,7 @@ SENTINELS = (
     # Functions of rows, lifted loops, derivatives and residuals, and where a server runs them.
     "tests/bridge/batching/test_row_export.py::test_row_by_row[a_loop_for_each]",
     "tests/bridge/batching/test_row_export.py::test_across_rows[loop_for_all]",
-    "tests/bridge/lifting/test_loops_symbolic.py::test_scans_of_symbolic_length_are_scans[n, 3]",
+    "tests/bridge/lifting/test_loops.py::test_loops_that_count_are_scans[backwards-n, 4]",
     "tests/bridge/lifting/derivatives/test_composed_functions.py::test_derivatives_at_edges[logsumexp]",
     "tests/bridge/chains/test_forward_and_backward.py::test_a_factorization_is_made_once[artifact]",
     # The table of cases: one dtype of each in each target.

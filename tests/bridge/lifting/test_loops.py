@@ -1,4 +1,7 @@
-"""Loops that count are scans again, over the arrays that the original scans over."""
+"""Loops that count are scans again, over the arrays that the original scans over.
+
+Other loops of counters are in `tests/operations/cases/counters.py`.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +9,7 @@ import pytest
 from jax import export, lax
 
 from tests.bridge.lifting.lifted import assert_same, equations, lift, names, symbolic
+from tests.operations.cases import counters
 
 X = jnp.linspace(-1.0, 1.0, 28, dtype=jnp.float32).reshape(7, 4)
 
@@ -43,12 +47,22 @@ def _remat(x):
     return lax.scan(jax.checkpoint(lambda c, row: (jnp.tanh(c + row), jnp.exp(c))), x[0], x)
 
 
+def _in_twos(x):
+    step = lambda state: (state[0] + 2, state[1] * 0.5 + state[0])  # noqa: E731
+    return lax.while_loop(lambda state: state[0] < x.shape[0], step, (0, x[0]))
+
+
 # Each function, with the number of scans in it.
 FUNCTIONS = {
     "backwards": (_reads_backwards, 1),
     "batched": (lambda x: jax.vmap(_reads_backwards)(jnp.stack([x, x + 1])), 1),
     "both ways": (_both_ways, 2),
+    "columns batched": (
+        lambda x: jax.vmap(_reads_backwards, in_axes=1)(jnp.stack([x, x + 1], axis=1)), 1),
     "counts": (lambda x: lax.fori_loop(2, 9, lambda i, c: c * 0.8 + x[i % 3] * i, x[0]), 1),
+    "counts to a size": (
+        lambda x: lax.fori_loop(2, x.shape[0] - 1, lambda i, c: c * 0.8 + i, x[0]), 1),
+    "in twos": (_in_twos, 1),
     "inputs alone": (lambda x: lax.map(lambda row: jnp.sin(row) * row, x), 1),
     "nested": (_nested, 2),
     "no inputs": (
@@ -56,11 +70,16 @@ FUNCTIONS = {
     "reads what it writes": (_reads_what_it_writes, 1),
     "remat": (_remat, 1),
     "several": (_several, 1),
+    "shifted": (
+        lambda x: lax.scan(lambda c, r: (c + r[0] * r[1], c), x[0], (x[1:], x[:-1])), 1),
     "some rows": (
         lambda x: lax.fori_loop(1, 4, lambda i, y: y.at[i].set(x[i] * 2), jnp.ones_like(x)), 1),
     "unrolled": (
         lambda x: lax.scan(lambda c, row: (jnp.sin(c) + row, c), x[0], x, unroll=3), 1),
 }  # fmt: skip
+
+
+_FORWARDS = ("counts to a size", "in twos")  # which JAX differentiates so alone
 
 
 def _loss(function):
@@ -71,18 +90,31 @@ def _loss(function):
     return loss
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_loops_that_count_are_scans(name):
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        (name, shape) for name in FUNCTIONS for shape in (None, "n, 4", "n, m")
+        if shape is None or name != "unrolled"  # which JAX does with a known length alone
+    ],
+)  # fmt: skip
+def test_loops_that_count_are_scans(name, shape):
+    """Also of a number of rows that is symbolic, which is exported again."""
     function, scans = FUNCTIONS[name]
-    lifted = lift(function, X)
-    found = names(lifted, X)
+    spec = X if shape is None else symbolic(shape, constraints=["n >= 7"])
+    lifted = lift(function, spec)
+    found = names(lifted, spec)
     assert (found.count("scan"), found.count("while")) == (scans, 0)
-    assert_same(lifted(X), jax.jit(function)(X))
-    for transform in (jax.grad, jax.hessian):
-        derivatives = [jax.jit(transform(_loss(f)))(X) for f in (lifted, function)]
-        assert_same(*derivatives, rtol=2e-4, atol=1e-5)
-    if name in ("backwards", "nested", "several"):  # the derivative keeps rows, not whole arrays
-        assert not {"dynamic_slice", "dynamic_update_slice"} & {*names(jax.grad(_loss(lifted)), X)}
+    again = export.export(jax.jit(lifted))(spec).call
+    tolerance = {"rtol": 1e-6} if shape else {}
+    assert_same(again(X), jax.jit(function)(X), **tolerance)
+    if name in _FORWARDS:
+        return
+    gradient = jax.grad(_loss(lifted))
+    found = export.export(jax.jit(gradient))(spec).call(X)
+    assert_same(found, jax.jit(jax.grad(_loss(function)))(X), rtol=2e-4, atol=1e-5)
+    if name in ("backwards", "nested", "several") and shape is None:
+        # The derivative keeps rows, not whole arrays.
+        assert not {"dynamic_slice", "dynamic_update_slice"} & {*names(gradient, spec)}
 
 
 @pytest.mark.parametrize(
@@ -111,71 +143,17 @@ def test_a_loop_has_the_steps_that_its_condition_says(condition):
     assert jax.jit(lifted)(jnp.int32(1)) == expected
 
 
-def _counted(body, count, start):
-    """Return a loop of which the body takes the number of its step, as no `fori_loop` has it."""
-    _, final = lax.while_loop(
-        lambda state: state[0] < count,
-        lambda state: (state[0] + 1, body(*state)),
-        (jnp.int32(0), start),
-    )
-    return final
+def test_loops_that_look_like_scans_are_exported_again():
+    """Those of the table, of a length that is symbolic while they are lifted."""
 
-
-def _written(rows, i, row):
-    return lax.dynamic_update_slice_in_dim(rows, row.reshape(1), i, 0)
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        lambda x, i, rows: _written(rows, i, x[i] - 3 * x[6 - i]),
-        lambda x, i, rows: _written(rows, 6 - i, x[i] - 3 * x[6 - i]),
-        lambda x, i, rows: _written(rows, 6 - i, x[i] * 2),
-        lambda x, i, rows: _written(rows, 6 - i, rows[i] + x[6 - i]),
-    ],
-)
-def test_rows_are_read_and_written_in_both_directions(step):
     def function(x):
-        return _counted(lambda i, rows: step(x, i, rows), 7, x * 100)
+        return [case.function(x) for case in counters.CASES]
 
-    x = jnp.arange(1, 8, dtype=jnp.int32)
-    assert_same(jax.jit(lift(function, x))(x), jax.jit(function)(x))
-
-
-def test_an_index_may_be_chosen_otherwise_in_the_last_step_alone():
-    def function(x):
-        def step(i, total):
-            place = lax.select(i < 3, i + 3, i - 1)
-            return total * 10 + lax.dynamic_index_in_dim(x, place, keepdims=False)
-
-        return [_counted(step, count, jnp.int32(0)) for count in (3, 4, 5)]
-
-    x = jnp.arange(7, dtype=jnp.int32)
-    assert jax.jit(lift(function, x))(x) == [345, 3452, 34523]
-
-
-def test_loops_that_do_not_count_stay():
-    def function(x):
-        return lax.while_loop(lambda c: c.sum() < 50, lambda c: c + jnp.abs(x[0]), x[-1])
-
-    lifted = lift(function, X)
-    assert_same(lifted(X), function(X))
-    assert_same(jax.jacfwd(lifted)(X), jax.jacfwd(function)(X), rtol=1e-6)
-
-
-def test_bounds_that_are_arguments():
-    def function(x, n):
-        return lax.fori_loop(0, n, lambda i, c: c + x[i], x[0])
-
-    assert_same(lift(function, X, jnp.int32(3))(X, jnp.int32(5)), function(X, 5))
-
-
-def test_a_symbolic_number_of_steps():
-    spec = symbolic("n, 4")
-    lifted = lift(_reads_backwards, spec)
-    assert names(lifted, X).count("scan") == 1
-    assert_same(lifted(X), jax.jit(_reads_backwards)(X))
-    assert_same(export.export(lifted)(spec).call(X), jax.jit(_reads_backwards)(X))
+    spec = symbolic("n", "int32")
+    again = export.export(jax.jit(lift(function, spec)))(spec)
+    for count in (3, 4, 7):
+        x = jnp.arange(1, count + 1, dtype=jnp.int32)
+        assert_same(again.call(x), jax.jit(function)(x))
 
 
 def test_no_steps():
@@ -194,14 +172,15 @@ def test_a_loop_of_many_steps_takes_no_memory_for_their_numbers():
     assert str(2**30) not in text.replace(f"length={2**30}", "")
 
 
-def test_the_scan_is_that_of_the_original():
+@pytest.mark.parametrize("spec", [X, symbolic("n, m")], ids=["known", "symbolic"])
+def test_the_scan_is_that_of_the_original(spec):
     """Rows come and go without a dimension of size 1, which every step would add and take."""
 
     def function(x):
         return lax.scan(lambda c, row: (jnp.tanh(c + row), c.sum()), x[0], x)
 
-    for each in (lift(function, X), jax.jit(function)):
-        found = equations(jax.make_jaxpr(each)(X))
+    for each in (lift(function, spec), jax.jit(function)):
+        found = equations(jax.make_jaxpr(each)(spec))
         (body,) = (eqn.params["jaxpr"] for eqn in found if eqn.primitive.name == "scan")
         inner = sorted(eqn.primitive.name for eqn in equations(body))
         assert [name for name in inner if name != "jit"] == ["add", "reduce_sum", "tanh"]
