@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 
 from tests.bridge.onnx.checking import FOLDER, evaluate, run
+from tests.operations.judging import difference
 
 LEVELS = ("NONE", "BASIC", "EXTENDED", "ALL")
 # Those of graph_transformer_utils.cc that are on for the CPU without quantized operations.
@@ -37,8 +38,8 @@ OPTIMIZERS = (
     "QuickGeluFusion", "BiasSoftmaxFusion", "MatMulScaleFusion", "MatMulNBitsFusion",
     "NchwcTransformer", "NhwcTransformer", "ConvAddActivationFusion",
 )  # fmt: skip
-# Of the greatest number: what is fused is rounded less often.
-_TOLERANCES = {"float16": 1e-2, "float32": 1e-4, "float64": 1e-10}
+# In units in the last place of the greatest number: what is fused is rounded less often.
+_ULPS = {"float16": 10, "float32": 840, "float64": 450_000}
 _AT_ONCE = 1 << 16  # elements up to which the reference evaluator takes no minutes
 
 
@@ -89,29 +90,11 @@ def _difference(results, expected):
     if isinstance(results, str):
         return results
     for number, (one, other) in enumerate(zip(results, expected, strict=True)):
-        one, other = np.asarray(one), np.asarray(other)
-        if (one.dtype, one.shape) != (other.dtype, other.shape):
-            return f"result {number} is {one.dtype}{one.shape}, not {other.dtype}{other.shape}"
-        if not _are_near(one, other):
-            apart = [array.reshape(-1)[_apart(one, other)][:4] for array in (one, other)]
-            return f"result {number} has {apart[0]}, not {apart[1]}"
+        name = np.asarray(other).dtype.name
+        pair = np.asarray(one), np.asarray(other)
+        if said := difference(*pair, ulps=_ULPS.get(name, 0), dtype=name, each=False):
+            return f"result {number}: {said}"
     return ""
-
-
-def _are_near(one, other):
-    return not _apart(one, other).any()
-
-
-def _apart(one, other):
-    """Return where two arrays are further apart than roundings make them, as a flat mask."""
-    one, other = one.reshape(-1), other.reshape(-1)
-    if one.dtype.name not in _TOLERANCES:
-        return one != other
-    finite = np.abs(other[np.isfinite(other)])
-    reach = _TOLERANCES[one.dtype.name] * float(finite.max(initial=0))
-    with np.errstate(invalid="ignore"):
-        near = (one == other) | (np.isnan(one) & np.isnan(other)) | (np.abs(one - other) <= reach)
-    return ~near
 
 
 def _collect(folder, tests):

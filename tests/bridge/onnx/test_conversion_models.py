@@ -93,31 +93,3 @@ def _pulled_back(model, batch):
 def _without_float0(array):
     """JAX's gradients of integers are of a dtype that ONNX has as bool."""
     return np.zeros(array.shape, bool) if array.dtype == jax.dtypes.float0 else array
-
-
-@pytest.fixture(scope="module")
-def resnet_50():
-    model = networks.resnet(size=32)
-    return model, _exported(model)
-
-
-def test_resnet_50(resnet_50):
-    model, exported = resnet_50
-    proto = bridge.to_onnx(exported, params=model.params)
-    check_whole(proto)
-    jitted = jax.jit(model.function)
-    for batch in _BATCHES:
-        inputs = model.inputs(batch)
-        expected = jitted(model.params, *inputs)
-        _assert_near(run(proto, inputs), expected, 1e-5)
-        _assert_near(evaluate(proto, inputs), expected, 1e-5)
-
-
-@pytest.mark.slow
-def test_the_gradients_of_resnet_50(resnet_50):
-    model, exported = resnet_50
-    proto = bridge.to_onnx(exported.vjp())
-    for batch in _BATCHES:
-        given, expected = _pulled_back(model, batch)
-        _assert_near(run(proto, given), expected, 1e-4)
-        _assert_near(evaluate(proto, given), expected, 1e-4)

@@ -1,7 +1,7 @@
 """Integers of 4 and 2 bits, and floats of 4, 6 and 8, which models take and return in wider dtypes.
 
 `tests/operations` has what XLA computes of them; here is what it does not: it ends the process at
-some operations of 2 bits, and has none of some floats.
+some operations of 2 bits, counts the bits of 8 in 4, and has none of some floats.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import pytest
 from jax import export, lax
 
 import bridge
-from bridge.cli.main import main
 from tests.bridge.onnx.checking import (
     check_narrow,
     check_whole,
@@ -24,7 +23,6 @@ from tests.bridge.onnx.checking import (
     run,
     to_storage,
 )
-from tests.bridge.onnx.written import exported
 from xla_call_module.errors import StructureError, UnsupportedError
 
 INTEGERS = ("int4", "uint4", "int2", "uint2")
@@ -75,8 +73,10 @@ def check_wide(function, *arrays, name, wraps=True):
 
 @of_integers
 def test_operations_of_all_pairs(name):
+    many = wrapped(np.arange(3000) * 7, name)  # which MLIR writes as bits
     check_wide(
         lambda a, b: [
+            jnp.asarray(many, a.dtype),
             *(do(a, b) for do in (lax.add, lax.sub, lax.mul, lax.div, lax.rem, lax.max, lax.min)),
             a & b, a | b, a ^ b, -a, ~a, lax.sign(a), a * 3 + b * b, jnp.where(a > b, a, b),
         ],
@@ -135,48 +135,6 @@ def test_conversions(name):
 
 
 @of_integers
-def test_arrays_reductions_and_loops(name):
-    x = wrapped(np.arange(24).reshape(4, 6) * 3 + 1, name)
-    many = wrapped(np.arange(3000) * 7, name)  # which MLIR writes as bits
-    i = np.int32([0, 3, 9, -2])
-
-    def moved(x):
-        return [
-            x[1:, ::2], x.T, lax.pad(x, x[0, 1], [(1, 2, 1), (-1, 0, 0)]), x[i], x.at[i].max(x),
-            lax.dynamic_slice(x, (i[1], i[2]), (2, 2)), jnp.sort(x, 1), lax.top_k(x, 2)[0],
-            lax.clamp(x[0, 0], x, x[0, 4]), lax.cummax(x, 1), x.max(0), jnp.asarray(many, x.dtype),
-        ]  # fmt: skip
-
-    def added(x):
-        zero, one = (np.array(n, x.dtype) for n in (0, 1))
-        last, rows = lax.scan(lambda c, y: (c + y, c * y), x[0], x)
-        return [
-            lax.reduce(x, zero, lax.add, (0,)), lax.reduce(x, one, lax.mul, (1,)), lax.cumsum(x, 1),
-            lax.reduce(x, zero, lambda a, b: a + b + a * b, (1,)), lax.dot(x, x.T), last, rows,
-            lax.reduce_window(x, zero, lax.add, (2, 2), (1, 1), "VALID"), x.at[i[:2]].add(x[:2]),
-            lax.conv(x[None], x[:2, :4, None], (2,), "SAME"),
-            lax.fori_loop(0, 5, lambda _, c: c * x + x, x),
-        ]  # fmt: skip
-
-    check_wide(moved, x, name=name)
-    check_wide(added, x, name=name)
-    check_wide(lambda x: [jnp.argmax(x, 1), jnp.argsort(x, 1)], x, name=name, wraps=False)
-
-
-def test_random_integers():
-    def function(key, dtype="int4"):
-        return jax.random.randint(key, (20,), -3, 6, dtype=dtype)
-
-    key = np.uint32([3, 4])
-    check_narrow(function, [key], [np.asarray(jax.jit(function)(key))])
-    body = """%s, %r0 = stablehlo.rng_bit_generator %a, algorithm = THREE_FRY :
-        (tensor<2xui64>) -> (tensor<2xui64>, tensor<4xui4>)"""
-    program = exported(body, [np.zeros(2, np.uint64)], [np.zeros(4, ml_dtypes.uint4)])
-    with pytest.raises(UnsupportedError, match="its bits are uint4"):
-        bridge.to_onnx(program)
-
-
-@of_integers
 def test_inputs_of_more_bits_wrap_around(name):
     model = bridge.to_onnx(export.export(jax.jit(lambda x: (x, x + x)))(every(name)))
     given = to_storage(every(name)).dtype.type(
@@ -222,7 +180,7 @@ def test_parameters_are_held(program):
     assert found["x"].shape.dim[0].dim_param == "batch"
 
 
-def test_gradients_and_artifacts(program, tmp_path, capsys):
+def test_gradients(program, tmp_path):
     """Integers have a gradient of no numbers, which is False."""
     bridge.save_onnx(program, tmp_path / "vjp.onnx", gradient_order=1)
     cotangent = np.ones((2, 3), np.float32)
@@ -231,12 +189,6 @@ def test_gradients_and_artifacts(program, tmp_path, capsys):
     np.testing.assert_array_equal(found[0], np.zeros(W.shape, bool))
     for one, other in zip(found[1:], pull_back(cotangent), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
-    path = tmp_path / "layer.bin"
-    path.write_bytes(program.serialize(vjp_order=1))
-    assert main(["onnx", str(path), str(tmp_path / "layer.onnx")]) == 0
-    capsys.readouterr()
-    found = run(onnx.load(tmp_path / "layer.onnx"), [to_storage(W), SCALE, X])[0]
-    np.testing.assert_allclose(found, layer(PARAMS, X), rtol=1e-6)
 
 
 @of_integers
@@ -324,7 +276,7 @@ def test_float64_is_not_rounded_twice(name):
 
 
 @of_floats
-def test_floats_are_converted_compared_and_moved(name):
+def test_floats_are_converted_and_compared(name):
     left, right = pairs(name) if FLOATS[name] < 8 else (every(name), every(name)[::-1].copy())
     wide = left.astype(np.float32), right.astype(np.float32)
 
@@ -333,17 +285,6 @@ def test_floats_are_converted_compared_and_moved(name):
         return [*flags, a.astype(np.float32), a.astype(bool)]
 
     check_narrow(function, [left, right], function(*wide))
-    x = np.resize(every(name)[1 : len(every(name)) // 2 - 1], (4, 6))
-
-    def moved(x):
-        return [
-            jnp.concatenate([x, x], 1), x[1:, ::2], x.T, x[np.int32([0, 3])], jnp.sort(x, 1),
-            jnp.where(x > x[0], x, x[1]), lax.reduce(x, x[0, 0], lax.max, (0,)),
-            lax.fori_loop(0, 3, lambda _, c: lax.max(c, x), x), np.ones((2, 2), x.dtype),
-        ]  # fmt: skip
-
-    expected = jax.jit(moved)(x.astype(np.float32))
-    check_narrow(moved, [x], [np.asarray(y).astype(x.dtype) for y in expected])
 
 
 @pytest.mark.parametrize("name", [name for name in FLOATS if FLOATS[name] == 8])
@@ -372,18 +313,10 @@ def test_bits_of_floats(name):
 
 
 @of_floats
-def test_products_and_gradients_of_floats(name):
+def test_gradients_of_floats(name):
     """Which are computed in float32, and rounded."""
     if "e8m0" in name or "float6" in name:
         return
-    random = np.random.default_rng(0)
-    a, b = (random.integers(-2, 3, shape).astype(dtype_of(name)) for shape in ((3, 4), (4, 2)))
-    exact = a.astype(np.float32) @ b.astype(np.float32)
-    check_narrow(
-        lambda a, b: [lax.dot(a, b, preferred_element_type=jnp.float32), lax.dot(a, b)],
-        [a, b],
-        [exact, exact.astype(dtype_of(name))],
-    )
     x, w = np.float32([1.1, 1, -3]), np.arange(3).astype(dtype_of(name))
     program = export.export(jax.jit(lambda w, x: x * w.astype(jnp.float32)))(w, x)
     model = bridge.to_onnx(program.vjp(), opset=18)

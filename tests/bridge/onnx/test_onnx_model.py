@@ -13,7 +13,7 @@ from jax import export
 
 import bridge
 from bridge.onnx.graph.onnx_runtime import DEVIATIONS, KERNELS
-from tests.bridge.onnx.checking import assert_same, check, check_whole, evaluate, operations, run
+from tests.bridge.onnx.checking import check, check_whole, operations
 
 
 def _mlp(params, x):
@@ -58,28 +58,11 @@ def test_an_mlp_is_five_nodes(mlp, params):
     assert [dim.dim_param or dim.dim_value for dim in y.type.tensor_type.shape.dim] == ["batch", 2]
 
 
-@pytest.mark.parametrize("batch", [1, 5])
-def test_an_mlp_computes_what_jax_does(mlp, params, batch):
-    x = np.random.default_rng(batch).standard_normal((batch, 3), np.float32)
-    model = bridge.to_onnx(mlp, params=params)
-    expected = [np.asarray(_mlp(params, x))]
-    assert_same(run(model, [x]), expected, rtol=1e-5, atol=1e-6)
-    assert_same(evaluate(model, [x]), expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("batch", [1, 5])
-def test_the_gradient_of_an_mlp(params, batch):
+def test_the_gradient_of_an_mlp_is_twenty_nodes(params):
     spec = jax.ShapeDtypeStruct(export.symbolic_shape("batch, 3"), "float32")
     model = bridge.to_onnx(export.export(jax.jit(_mlp))(params, spec).vjp())
     check_whole(model)
     assert len(model.graph.node) <= 20
-    random = np.random.default_rng(batch)
-    x, cotangent = (random.standard_normal((batch, n), np.float32) for n in (3, 2))
-    arrays = [*jax.tree.leaves((params, x)), cotangent]
-    pulled = jax.vjp(_mlp, params, x)[1](cotangent)
-    expected = [np.asarray(leaf) for leaf in jax.tree.leaves(pulled)]
-    assert_same(run(model, arrays), expected, rtol=1e-4, atol=1e-5)
-    assert_same(evaluate(model, arrays), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_closed_over_is_a_constant():
@@ -101,20 +84,6 @@ def test_branches_of_platforms_are_folded(mlp, params):
     assert operations(model) == ["MatMul", "Add", "Tanh", "MatMul", "Add"]
 
 
-@pytest.mark.parametrize("index", [-1, 0, 1, 2, 7])
-def test_branches(index):
-    def function(index, x):
-        branches = [lambda x: x + 1, lambda x: x * x, lambda x: x]
-        return jax.lax.switch(index, branches, x), jax.lax.cond(index > 0, jnp.sin, jnp.cos, x)
-
-    check(function, np.int32(index), np.float32([1, 2]))
-
-
-def test_an_unknown_operation_names_its_line():
-    with pytest.raises(bridge.InteropError, match=r"stablehlo\.rng at .*test_onnx_model\.py:\d+"):
-        check(lambda x: jax.lax.rng_uniform(x[0], x[1], (3,)), np.ones(4, np.float32))
-
-
 def test_dimension_arithmetic_is_done_where_it_is_needed():
     def function(x, y):
         both = jnp.concatenate([x, y])
@@ -127,13 +96,7 @@ def test_dimension_arithmetic_is_done_where_it_is_needed():
         [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
         for value in model.graph.output
     ]
-    assert shapes == [
-        ["c + b", 6],
-        [
-            "2*c + b",
-        ],
-        ["2*c + 2*b", 3],
-    ]
+    assert shapes == [["c + b", 6], ["2*c + b"], ["2*c + 2*b", 3]]
 
 
 def test_the_record_of_the_runtime_names_operations_and_modules():

@@ -212,23 +212,3 @@ def test_normalizations_of_float64(function):
     for shapes in (None, ["b, 8, 8"]):
         model = check(lambda x: function(x, scale, shift), x, shapes=shapes, rtol=0, atol=1e-13)
         assert "Normalization" not in " ".join(operations(model))
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x, e: _centred(x) / jnp.sqrt(0.1 + _mean_power(_centred(x), 2)),
-        lambda x, e: _centred(x) / jnp.sqrt(_mean_power(_centred(x), 2) + e[0]),
-        lambda x, e: _centred(x) / jnp.sqrt(_mean_power(_centred(x), 2) + e),
-        lambda x, e: _centred(x) / jnp.sqrt(_mean_power(_centred(x), 4) + 0.1),
-        lambda x, e: x / jnp.sqrt(_mean_power(x, 2) + e[0]),
-        lambda x, e: x / jnp.sqrt(_mean_power(x, 2) + e),
-    ],
-)
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_what_is_like_a_normalization_of_another_epsilon(function, dtype):
-    """To ONNX Runtime, around a power."""
-    scale, shift = (np.linspace(*ends, 8).astype(dtype) for ends in ((1, 2), (-1, 1)))
-    x, e = networks.Draw().numbers(3, 8).astype(dtype), np.linspace(0.1, 0.9, 8).astype(dtype)
-    atol = {"float16": 2e-2, "float32": 1e-5, "float64": 1e-13}[dtype]
-    check(lambda x, e: function(x, e) * scale + shift, x, e, rtol=0, atol=atol)

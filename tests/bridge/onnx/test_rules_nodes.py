@@ -64,18 +64,6 @@ def test_nodes_of_images_are_turned_once():
         assert operations(model).count("Transpose") == 4
 
 
-def test_images_are_turned_where_it_matters():
-    kernel, image = networks.Draw().weight(3, 3, 2, 4), networks.Draw().numbers(2, 6, 6, 2)
-
-    def function(x):
-        y = networks.convolve(kernel, x)
-        rows = y * jnp.arange(6, dtype=y.dtype)[:, None]  # along another dimension than features
-        return [y.sum((1, 2)), y.max((0, 2)), rows + y, jnp.concatenate([y, y], 2), y[0],
-                y.transpose(1, 3, 0, 2), jnp.where(y > 0, 1.0, 2.0)]  # fmt: skip
-
-    check(function, image, atol=1e-5)
-
-
 def test_extremes_of_wide_integers():
     """By Max and Min where all elements are known to fit in 32 bits."""
 
@@ -267,17 +255,6 @@ def test_gradients_of_images_of_any_size():
         check(_pulled_back, *(array.astype("float64") for array in arrays), shapes=shapes)
 
 
-def test_features_of_which_there_may_be_none():
-    """With none at all ONNX Runtime's Conv does not end."""
-
-    def function(x, w):
-        return lax.conv_general_dilated(x[:, 1:], w[:, 1:], (1,), "SAME")
-
-    for size in (1, 3):
-        x, w = (np.ones((n, size, 5), np.float32) for n in (2, 4))
-        check(function, x, w[..., :3], shapes=["2, n, 5", "4, n, 3"])
-
-
 def test_sorts_whose_order_shows_are_refused():
     x = np.int32([1, 0, 1])
     check(lambda x: lax.sort((x, x + 1), num_keys=2, is_stable=False), x)
@@ -297,6 +274,8 @@ _COMPARED = """%r0 = "stablehlo.sort"(%a) ({ ^bb0(%x: tensor<i64>, %y: tensor<i6
     : (tensor<20000xi64>) -> tensor<20000xi64>"""
 _RESIZED = """%r0 = "stablehlo.set_dimension_size"(%a, %b) {dimension = 0 : i64}
     : (tensor<2x3xf32>, tensor<i32>) -> tensor<2x3xf32>"""
+_BITS = """%s, %r0 = stablehlo.rng_bit_generator %a, algorithm = THREE_FRY :
+    (tensor<2xui64>) -> (tensor<2xui64>, tensor<4xui4>)"""
 _FLAGS = "%r0 = stablehlo.bitcast_convert %a : (tensor<3xi4>) -> tensor<3x4xi1>"
 
 
@@ -306,6 +285,7 @@ _FLAGS = "%r0 = stablehlo.bitcast_convert %a : (tensor<3xi4>) -> tensor<3x4xi1>"
         (_COMPARED, [np.zeros(20_000, np.int64)], np.zeros(20_000, np.int64),
          r"sort at .*20000 elements are too many"),
         (_RESIZED, [X, np.array(2, np.int32)], X, r"set_dimension_size at .*take a slice"),
+        (_BITS, [np.zeros(2, np.uint64)], np.zeros(4, jnp.uint4), "its bits are uint4"),
         (_FLAGS, [np.zeros(3, jnp.int4)], np.zeros((3, 4), bool),
          "read as truth values, or made of them"),
         ("%r0 = stablehlo.add %a, %a : tensor<3xf8E8M0FNU>", [np.ones(3, jnp.float8_e8m0fnu)],
@@ -315,29 +295,6 @@ _FLAGS = "%r0 = stablehlo.bitcast_convert %a : (tensor<3xi4>) -> tensor<3x4xi1>"
 def test_what_is_written_and_refused(body, arrays, result, message):
     with pytest.raises(UnsupportedError, match=message):
         bridge.to_onnx(exported(body, arrays, [result]))
-
-
-def test_operations_instead_of_library_calls():
-    """As they are lowered for other platforms than the CPU."""
-    matrix, right = networks.Draw().numbers(2, 4, 4), networks.Draw().numbers(2, 4, 3)
-    positive = matrix @ matrix.transpose(0, 2, 1) + 3 * np.eye(4, dtype=np.float32)
-
-    def function(positive, b):
-        factor = lax.linalg.cholesky(positive)
-        solved = [
-            lax.linalg.triangular_solve(
-                factor, b if left else b.transpose(0, 2, 1), left_side=left, lower=True,
-                transpose_a=transposed,
-            )
-            for left in (False, True) for transposed in (False, True)
-        ]  # fmt: skip
-        return [factor, *solved]
-
-    program = export.export(jax.jit(function), platforms=["tpu"])(positive, right)
-    assert "stablehlo.triangular_solve" in program.mlir_module()
-    model = bridge.to_onnx(program, platform="tpu")
-    expected = [np.asarray(x) for x in function(positive, right)]
-    assert_same(run(model, [positive, right]), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
