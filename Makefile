@@ -105,8 +105,8 @@ fuzz: $(READY)test  ## Random programs and damaged files for ten minutes; FUZZ_A
 mutants: $(READY)test  ## Which faults on purpose the tests notice; MUTANTS_ARGS="lifting --seconds 60"
 	$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
 
-optimizers: $(READY)test  ## Run the tests' ONNX models with and without each of ONNX Runtime's optimizers
-	$(BIN)/python -m tests.bridge.onnx.optimizers $(OPTIMIZERS_ARGS)
+optimizers: $(READY)test  ## Run the table's ONNX models with and without each of ONNX Runtime's optimizers
+	$(BIN)/python -m tests.operations.optimizers $(OPTIMIZERS_ARGS)
 
 format: $(READY)test  ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -44,3 +48,40 @@ def run_as_jax(
             assert got.shape == wanted.shape
             np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
     return model
+
+
+# The runtime for devices, which writes each result to a buffer of its own.
+_COMPILED = """
+import json, sys
+import numpy as np
+from ai_edge_litert.compiled_model import CompiledModel
+model = CompiledModel.from_file(sys.argv[1])
+arrays = np.load(sys.argv[2])
+sizes = json.loads(sys.argv[3])
+for key in sys.argv[4:]:
+    index = model.get_signature_index(key)
+    names = model.get_signature_by_index(index)
+    given, results = model.create_input_buffers(index), model.create_output_buffers(index)
+    for name, buffer in zip(names["inputs"], given):
+        buffer.write(arrays[name])
+    model.run_by_index(index, given, results)
+    pairs = zip(names["outputs"], results)
+    print(json.dumps({n: b.read(sizes[n], np.float32).tolist() for n, b in pairs if n in sizes}))
+"""
+
+
+def run_compiled(
+    path: Path, arrays: Mapping[str, Any], sizes: Mapping[str, int], keys: Sequence[str]
+) -> list[dict[str, list[float]]]:
+    """Return what a compiled model computes of float32 in calls of signatures, in their order.
+
+    Args:
+        path: the model.
+        arrays: the inputs of all signatures, by name.
+        sizes: of the results that are read, by name.
+        keys: the signatures.
+    """
+    np.savez(given := path.with_suffix(".npz"), **arrays)
+    command = [sys.executable, "-c", _COMPILED, str(path), str(given), json.dumps(sizes), *keys]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]

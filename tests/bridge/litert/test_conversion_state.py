@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +11,7 @@ import bridge
 from bridge.litert.litert_model import bind_signatures
 from bridge.litert.runtime import Runtime, compare_model
 from bridge.verifying.bound_trials import make_trials
+from tests.bridge.litert.signatures import run_compiled
 from xla_call_module.errors import StructureError, UnsupportedError
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
@@ -89,42 +86,18 @@ def test_signatures_share_what_is_kept(path, kernels, litert_process):
             runtime.restart()
 
 
-# The runtime for devices.
-_COMPILED = """
-import json, sys
-import numpy as np
-from ai_edge_litert.compiled_model import CompiledModel
-model = CompiledModel.from_file(sys.argv[1])
-arrays = np.load(sys.argv[2])
-for key in sys.argv[3:]:
-    index = model.get_signature_index(key)
-    names = model.get_signature_by_index(index)
-    given, results = model.create_input_buffers(index), model.create_output_buffers(index)
-    for name, buffer in zip(names["inputs"], given):
-        buffer.write(arrays[name])
-    model.run_by_index(index, given, results)
-    for name, buffer in zip(names["outputs"], results):
-        if name in ("loss", "score"):
-            count = 4 if name == "score" else 1
-            print(json.dumps(buffer.read(count, np.float32).tolist()), flush=True)
-"""
-
-
 def test_a_compiled_model_keeps_it_too(tmp_path):
     path = tmp_path / "model.tflite"
     fixed = {"train": "f32[2,3], f32[2,2]", "predict": "f32[2,3]"}
     functions = {key: FUNCTIONS[key] for key in fixed}
     options = {**OPTIONS, "args": fixed, "updates": {"train": 1}}
     bridge.save_litert(functions, path, **options, verify=False)
-    np.savez(tmp_path / "x.npz", x=X, y=Y)
     calls = ["train", "predict", "train", "train", "predict"]
-    command = [sys.executable, "-c", _COMPILED, str(path), str(tmp_path / "x.npz"), *calls]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    found = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("[")]
+    found = run_compiled(path, {"x": X, "y": Y}, {"loss": 1, "score": 4}, calls)
     for got, wanted in zip(found, expected(), strict=False):
-        value = wanted.get("loss", wanted.get("score"))
-        np.testing.assert_allclose(got, np.ravel(value), rtol=1e-5)
-    assert len(found) == len(calls)
+        for name, value in got.items():
+            np.testing.assert_allclose(value, np.ravel(wanted[name]), rtol=1e-5)
+    assert [[*got] for got in found] == [["loss" if c == "train" else "score"] for c in calls]
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-from pathlib import Path
 
 import jax
 import ml_dtypes
@@ -20,7 +17,6 @@ import bridge
 # ONNX Runtime takes no arrays of these from Python, so they are carried as float32.
 _CARRIED = {np.dtype(name): np.dtype("float32") for name in
             (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)}  # fmt: skip
-FOLDER = "ONNX_MODELS_FOLDER"
 _WIDE = ("int64", "uint64", "float64")
 
 
@@ -119,17 +115,7 @@ def run(model, arrays, *, level="ALL", disabled=()):
         providers=["CPUExecutionProvider"],
         disabled_optimizers=list(disabled),
     )
-    _record(model, arrays)
     return session.run(None, feed(model, arrays))
-
-
-def _record(model, arrays):
-    """Keep a model and its inputs in the folder that `optimizers` beside this asks for, if any."""
-    if folder := os.environ.get(FOLDER):
-        serialized = model.SerializeToString(deterministic=True)
-        path = Path(folder, hashlib.sha256(serialized).hexdigest()[:16])
-        path.with_suffix(".onnx").write_bytes(serialized)
-        np.savez(path.with_suffix(".npz"), *arrays)
 
 
 def evaluate(model, arrays):

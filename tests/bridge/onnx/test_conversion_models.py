@@ -10,7 +10,7 @@ from jax import export
 import bridge
 from tests.bridge import networks
 from tests.bridge.onnx.checking import check_whole, evaluate, run
-from tests.bridge.onnx.optimizers import differences
+from tests.operations.optimizers import differences
 
 _MODELS = {
     "mlp": networks.mlp,

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
-import jax
-import numpy as np
-from jax import enable_x64
-
-import bridge
 from bridge.loading.exported_from_call import exported_from_call
-from tests.bridge.onnx.checking import assert_same, evaluate, run
 from xla_call_module.dtypes import DTYPES, NARROW_DTYPES
 from xla_call_module.mlir_files import call_of_file
 
@@ -43,16 +36,3 @@ def exported(body, arrays, results):
     return exported_of(
         f"func.func @main({takes}) -> ({types}) {{ {body}\n return {names} : {types} }}"
     )
-
-
-def check_module(text, *arrays, rtol=1e-5, atol=0.0, reference=True):
-    """Assert that a module's results are the same everywhere, and return its model."""
-    program, arrays = exported_of(text), [np.asarray(array) for array in arrays]
-    wide = any(array.dtype.itemsize == 8 for array in arrays)
-    with enable_x64() if wide else contextlib.nullcontext():
-        expected = [np.asarray(x) for x in jax.tree.leaves(program.call(*arrays))]
-    model = bridge.to_onnx(program)
-    assert_same(run(model, arrays), expected, rtol=rtol, atol=atol)
-    if reference:
-        assert_same(evaluate(model, arrays), expected, rtol=rtol, atol=atol)
-    return model

@@ -73,13 +73,3 @@ def test_sizes_are_computed_of_those_of_inputs(litert_process):
             found = runtime.run({"x": x, "y": y}).values()
             for got, wanted in zip(found, sized(x, y), strict=True):
                 np.testing.assert_array_equal(got, wanted)
-
-
-def test_slices_of_many_dimensions_of_symbolic_sizes(litert_process):
-    def sliced(x: Any) -> Any:
-        return jnp.tile(x[:, :, None, None, None, None], 2)[:, 1:]
-
-    model = bridge.to_litert(sliced, args="f32[b,4]", verify=False)
-    x = np.arange(12, dtype=F32).reshape(3, 4)
-    with Runtime(model, process=litert_process) as runtime:
-        np.testing.assert_array_equal(runtime.run({"x": x})["output_0"], sliced(x))

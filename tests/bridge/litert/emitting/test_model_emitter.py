@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,7 +11,7 @@ from jax import lax
 
 import bridge
 from bridge.litert.runtime import Runtime
-from tests.bridge.litert.signatures import as_model, run_as_jax
+from tests.bridge.litert.signatures import as_model, run_as_jax, run_compiled
 from xla_call_module.errors import StructureError
 
 F32 = np.float32
@@ -52,22 +49,6 @@ def test_every_input_and_result_has_its_name(litert_process, function, arrays):
     run_as_jax(litert_process, function, *arrays)
 
 
-# The runtime for devices writes each result to a buffer of its own.
-_COMPILED = """
-import json, sys
-import numpy as np
-from ai_edge_litert.compiled_model import CompiledModel
-model = CompiledModel.from_file(sys.argv[1])
-given, results = model.create_input_buffers(0), model.create_output_buffers(0)
-for buffer in given:
-    buffer.write(np.arange(1, 4, dtype=np.float32))
-model.run_by_index(0, given, results)
-names = model.get_signature_by_index(0)["outputs"]
-read = {name: buffer.read(3, np.float32).tolist() for name, buffer in zip(names, results)}
-print(json.dumps(read), flush=True)
-"""
-
-
 def test_results_are_tensors_of_their_own(litert_process, tmp_path):
     def several(x: Any, y: Any) -> Any:
         numbers = lax.iota(F32, 1 << 17)  # more than are constants of the file
@@ -76,13 +57,14 @@ def test_results_are_tensors_of_their_own(litert_process, tmp_path):
     model = as_model(several, VECTOR, VECTOR)
     path = tmp_path / "model.tflite"
     path.write_bytes(model)
-    command = [sys.executable, "-c", _COMPILED, str(path)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     x, minus, constant = [1.0, 2.0, 3.0], [-1.0, -2.0, -3.0], [0.0, 1.0, 2.0]
     expected = [x, minus, constant, minus, x, constant, constant]
-    assert json.loads(run.stdout.splitlines()[-1]) == {
-        f"y{number}": values for number, values in enumerate(expected)
-    }
+    named = {f"y{number}": values for number, values in enumerate(expected)}
+    given = np.arange(1, 4, dtype=F32)
+    found = run_compiled(
+        path, {"x0": given, "x1": given}, dict.fromkeys(named, 3), ["serving_default"]
+    )
+    assert found == [named]
 
 
 @pytest.mark.parametrize(

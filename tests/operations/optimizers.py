@@ -1,26 +1,27 @@
 """The optimizers of ONNX Runtime, against ONNX's reference evaluator and against one another.
 
-    python -m tests.bridge.onnx.optimizers [tests …] [--folder FOLDER] [--one-by-one]
+    python -m tests.operations.optimizers [WORD ...] [--one-by-one]
 
-takes the models that the tests of this folder run (or those named, as pytest has them), runs each
-at every level, and names the optimizers without which a wrong one is right. With `--one-by-one` it
-runs each model without each of the optimizers, too: so it finds what two of them do to each other.
+runs the models of the table's cases (or of those whose names have a word) at every level, and names
+the optimizers without which a wrong one is right. With `--one-by-one` it runs each without each of
+the optimizers, too: so it finds what two of them do to each other.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
-import onnx
 
-from tests.bridge.onnx.checking import FOLDER, evaluate, run
+import bridge
+from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
+from tests.bridge.onnx.checking import evaluate, run
+from tests.operations.cells import batches
 from tests.operations.judging import difference
+from tests.operations.table import CASES
 
 LEVELS = ("NONE", "BASIC", "EXTENDED", "ALL")
 # Those of graph_transformer_utils.cc that are on for the CPU without quantized operations.
@@ -97,54 +98,48 @@ def _difference(results, expected):
     return ""
 
 
-def _collect(folder, tests):
-    """Run tests that keep in the folder what they run."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
-    subprocess.run(command, env={**os.environ, FOLDER: str(folder)}, check=False)
-
-
-def _report(folder, *, one_by_one):
-    """Print what is found of each model in a folder; how many are changed."""
-    changed = 0
-    paths = sorted(Path(folder).glob("*.onnx"))
-    for path in paths:
-        model = onnx.load(path)
-        with np.load(path.with_suffix(".npz")) as stored:
-            arrays = list(stored.values())
-        found = differences(model, arrays, one_by_one=one_by_one)
-        found += _against_reference(model, arrays)
-        changed += bool(found)
-        for line in found:
-            print(f"{path.name} ({len(model.graph.node)} nodes): {line}", flush=True)
-    print(f"{len(paths)} models, {changed} with differences")
-    return changed
-
-
 def _against_reference(model, arrays):
     """Compare what ONNX Runtime computes without optimizers with the reference evaluator."""
     if sum(array.size for array in arrays) > _AT_ONCE:
         return []
     try:
         expected = evaluate(model, arrays)
-    except Exception:  # noqa: BLE001 - what it does not have, the tests leave to the runtime as well
+    except Exception:  # noqa: BLE001 - what it does not have, the table leaves to the runtime as well
         return []
-    difference = _difference(_results(model, arrays, level="NONE"), expected)
-    return [f"NONE, against the reference: {difference}"] if difference else []
+    said = _difference(_results(model, arrays, level="NONE"), expected)
+    return [f"NONE, against the reference: {said}"] if said else []
+
+
+def _models(words, folder):
+    """Yield each case of one dtype that ONNX has, its model and the arrays of a call."""
+    cases = [case for case in CASES if not words or any(word in case.name for word in words)]
+    for batch in batches(cases, ["static"], "first", alone=True):
+        try:
+            artifact = batch.artifact(folder)
+            model = bridge.to_onnx(artifact.serialized)
+        except Exception:  # noqa: BLE001 - the table has its reason
+            continue
+        for call in artifact.calls:
+            arrays = [COMPLEX_AS_PAIRS.boundary.store(array) for array in call.arrays]
+            yield f"{batch.cases[0].name}, {call.kind}", model, arrays
 
 
 def main():
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tests", nargs="*", default=["tests/bridge/onnx"])
-    parser.add_argument("--folder", help="of models that are there, or to keep them")
+    parser = argparse.ArgumentParser(prog="python -m tests.operations.optimizers")
+    parser.add_argument("words", nargs="*", help="of the names of cases; by default all")
     parser.add_argument("--one-by-one", action="store_true")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(given.folder or made)
-        folder.mkdir(parents=True, exist_ok=True)
-        if not any(folder.glob("*.onnx")):
-            _collect(folder, given.tests)
-        return int(_report(folder, one_by_one=given.one_by_one) > 0)
+    count = changed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name, model, arrays in _models(given.words, Path(folder)):
+            found = differences(model, arrays, one_by_one=given.one_by_one)
+            found += _against_reference(model, arrays)
+            count, changed = count + 1, changed + bool(found)
+            for line in found:
+                print(f"{name} ({len(model.graph.node)} nodes): {line}", flush=True)
+    print(f"{count} models, {changed} with differences")
+    return int(changed > 0)
 
 
 if __name__ == "__main__":
