@@ -19,6 +19,7 @@ from tests.operations.cases import (
     sampling,
     special_functions,
     transforms,
+    uncertain_sizes,
 )
 
 CASES = (
@@ -36,6 +37,7 @@ CASES = (
     *numbers.CASES,
     *loops.CASES,
     *counters.CASES,
+    *uncertain_sizes.CASES,
     *convolutions.CASES,
     *many_dimensions.CASES,
 )

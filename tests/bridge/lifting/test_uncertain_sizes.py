@@ -6,44 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export, lax
+from jax import export
 
 import bridge
-from bridge.litert.runtime import Runtime
 from tests.bridge.lifting.lifted import assert_same, lift, symbolic
+from tests.operations.cases.uncertain_sizes import FUNCTIONS
 
 LENGTHS = (8, 9, 11, 12, 23)
-
-
-def _frames(x, hop=4, width=8):
-    starts = hop * jnp.arange((x.shape[0] - width) // hop + 1)
-    return x[starts[:, None] + jnp.arange(width)]
 
 
 def _length(x):
     return jnp.asarray(x.shape[0])
 
 
-# Each of a vector of at least eight elements.
-FUNCTIONS = {
-    "frames": _frames,
-    "far_frames": lambda x: _frames(x, hop=3, width=5) * 2,
-    "scan_of_frames": lambda x: lax.scan(
-        lambda total, frame: (total + frame.sum(), total * frame), 0.0, _frames(x)
-    ),
-    "half_rounded_up": lambda x: x[: -(-x.shape[0] // 2)],
-    "padded": lambda x: jnp.pad(x, (0, 4))[: x.shape[0] + (-x.shape[0]) % 4],
-    "chunks": lambda x: lax.scan(
-        lambda total, chunk: (total + chunk.sum(), total), 0.0,
-        x[: x.shape[0] // 4 * 4].reshape(-1, 4),
-    ),
-    "rolled": lambda x: jnp.roll(x, 3) + jnp.roll(x, -x.shape[0] // 2),
-    "below_zero": lambda x: x * ((9 - x.shape[0]) // 4) + (9 - x.shape[0]) % 4,
-    "is_a_number": lambda x: jnp.where(_length(x) == 9, x, -x),
-    "is_no_number": lambda x: jnp.where(_length(x) != 11, x, -x),
-    "is_even": lambda x: jnp.where(_length(x) % 2 == 0, x, -x),
-    "left_over": lambda x: jnp.where((_length(x) - 8) % 4 != 0, x, -x),
-}  # fmt: skip
 each_function = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
 
 
@@ -64,17 +39,6 @@ def test_a_lifted_function_of_any_size(function):
     assert next(shapes) == next(shapes)
     for x in map(_vector, LENGTHS):
         assert_same((lifted(x), again.call(x)), (function(x), function(x)), atol=1e-6, rtol=1e-7)
-
-
-@each_function
-def test_a_model_of_any_size(function):
-    pytest.importorskip("ai_edge_litert")
-    model = bridge.to_litert(function, args=(_spec(),), verify=False)
-    with Runtime(model) as runtime:
-        (signature,) = runtime.contents.signatures
-        for x in map(_vector, LENGTHS):
-            found = runtime.run({signature.inputs[0].name: x})
-            assert_same(list(found.values()), function(x), atol=1e-6, rtol=1e-7)
 
 
 def test_sizes_of_two_variables_stay_arrays():
