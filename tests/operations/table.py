@@ -12,6 +12,7 @@ from tests.operations.cases import (
     linear_algebra,
     loops,
     many_dimensions,
+    models,
     modules,
     networks,
     numbers,
@@ -38,6 +39,7 @@ CASES = (
     *loops.CASES,
     *counters.CASES,
     *uncertain_sizes.CASES,
+    *models.CASES,
     *convolutions.CASES,
     *many_dimensions.CASES,
 )

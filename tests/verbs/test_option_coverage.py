@@ -57,7 +57,8 @@ TESTED = {
     },
     "save_litert": {
         "tests/bridge/litert/test_conversion_files.py": "model path params args signatures "
-        "gradient_order platform inputs outputs verify overwrite",
+        "gradient_order platform inputs outputs verify",
+        "tests/bridge/litert/test_conversion_verify.py": "overwrite",
         "tests/bridge/verifying/test_runtime_models.py": "tolerance",
         "tests/bridge/litert/test_quantization.py": "quantize calibration",
         "tests/bridge/litert/test_conversion_state.py": "updates state",

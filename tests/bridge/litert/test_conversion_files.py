@@ -11,7 +11,6 @@ import bridge
 from xla_call_module.errors import InteropError, PlatformError, StructureError
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
-pytest.importorskip("ai_edge_litert")
 
 PARAMS = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)}
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
@@ -77,17 +76,6 @@ def _inputs(model, key, *arrays):
     return dict(zip(names, arrays, strict=True))
 
 
-def test_a_file_is_replaced_only_on_request(tmp_path):
-    path = tmp_path / "model.tflite"
-    path.write_text("mine")
-    with pytest.raises(StructureError, match="exists"):
-        bridge.save_litert(jnp.sin, path, args="f32[2]")
-    assert path.read_text() == "mine"
-    bridge.save_litert(jnp.sin, path, args="f32[2]", overwrite=True, verify=False)
-    assert path.read_bytes()[4:8] == b"TFL3"
-    assert [file.name for file in tmp_path.iterdir()] == ["model.tflite"]
-
-
 def test_what_is_refused_leaves_no_file(tmp_path):
     exported = jax.export.export(jax.jit(jnp.sin), platforms=["tpu"])(X)
     with pytest.raises(PlatformError, match="tpu"):
@@ -95,8 +83,6 @@ def test_what_is_refused_leaves_no_file(tmp_path):
     assert bridge.to_litert(exported, platform="tpu", verify=False)[4:8] == b"TFL3"
     with pytest.raises(InteropError, match="geev"):
         bridge.save_litert(jnp.linalg.eig, tmp_path / "model.tflite", args="f32[2,2]")
-    with pytest.raises(StructureError, match="a file on a disk"):
-        bridge.save_litert(jnp.sin, "gs://bucket/model.tflite", args="f32[2]")
     assert list(tmp_path.iterdir()) == []
 
 

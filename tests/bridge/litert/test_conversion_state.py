@@ -15,7 +15,6 @@ from tests.bridge.litert.signatures import run_compiled
 from xla_call_module.errors import StructureError, UnsupportedError
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
-pytest.importorskip("ai_edge_litert")
 
 PARAMS = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2), "n": np.int32(3)}
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)

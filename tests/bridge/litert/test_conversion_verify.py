@@ -14,7 +14,6 @@ from bridge.verifying.trials import read_trials, write_trials
 from xla_call_module.errors import FormatError, StructureError
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
-pytest.importorskip("ai_edge_litert")
 # The sum of the weights is no rounding error.
 PARAMS = {"w": np.linspace(-1, 2, 15, dtype=np.float32).reshape(5, 3)}
 FUNCTIONS = {"one": lambda p, x: jnp.tanh(x @ p["w"]), "two": lambda p, x: x.sum() + p["w"].sum()}

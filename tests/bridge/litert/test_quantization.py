@@ -12,7 +12,6 @@ from bridge.inspecting.written_file import Quantization
 from xla_call_module.errors import StructureError
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
-pytest.importorskip("ai_edge_litert")
 pytest.importorskip("ai_edge_quantizer")
 _RANDOM = np.random.default_rng(0)
 PARAMS = {
