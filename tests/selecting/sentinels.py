@@ -26,8 +26,6 @@ SENTINELS = (
     "tests/bridge/test_save_gradients.py::test_gradients_are_those_of_jax[composites-serving_default-graph]",
     # Whole models, and large ones.
     "tests/bridge/test_to_jax_models.py::test_a_step_of_training[Equinox]",
-    "tests/bridge/onnx/test_conversion_models.py::test_a_model_computes_what_jax_does[resnet]",
-    "tests/bridge/litert/test_conversion_networks.py::test_networks_compute_what_jax_computes[mobilenet]",
     "tests/bridge/test_save.py::TestLarge::test_memory[numpy]",
     "tests/verbs/test_leaks.py::test_rounds_leave_nothing",
     "tests/verbs/test_scaling.py::test_save[residuals]",

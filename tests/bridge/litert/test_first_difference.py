@@ -29,17 +29,17 @@ def network(params, x):
     return inner(moved) * 4 + params["b"]
 
 
-def bind(function):
-    return bind_signatures(
-        function, signatures=None, params={"b": np.float32(2)}, args="f32[40,30]",
-        platform="cpu", order=0, inputs=None, outputs=None,
+def bind(function, args, params=None):
+    """The only bound signature of a function, and its first trial."""
+    bound = bind_signatures(
+        function, signatures=None, params=params, args=args, platform="cpu", order=0, inputs=None,
+        outputs=None,
     )  # fmt: skip
+    return *bound.values(), next(make_trials(bound))
 
 
 def test_the_operation_is_found(litert_process):
-    bound = bind(network)
-    ((_, one),) = bound.items()
-    trial = next(make_trials(bound))
+    one, trial = bind(network, "f32[40,30]", {"b": np.float32(2)})
     found = first_difference(one, trial, process=litert_process, tolerance=EXACT)
     line = inner.__wrapped__.__code__.co_firstlineno + 3
     assert found.startswith("stablehlo.exponential at ")
@@ -51,12 +51,7 @@ def test_the_operation_is_found_where_inputs_are_complex(litert_process):
     def turned(z):
         return jnp.exp((z * (2 + 1j)).real + 1)
 
-    bound = bind_signatures(
-        turned, signatures=None, params=None, args="c64[40,30]",
-        platform="cpu", order=0, inputs=None, outputs=None,
-    )  # fmt: skip
-    ((_, one),) = bound.items()
-    trial = next(make_trials(bound))
+    one, trial = bind(turned, "c64[40,30]")
     assert trial.inputs["z"].dtype == np.complex64
     assert "stablehlo." in first_difference(one, trial, process=litert_process, tolerance=EXACT)
 

@@ -92,9 +92,3 @@ def test_several_signatures_have_calls_each():
     both = {"one": network, "two": lambda p, x: x @ p["a"]}
     with pytest.raises(StructureError, match="signatures one, two"):
         bridge.to_litert(both, quantize="int8", calibration=list(DATA), **OPTIONS)
-    calls = {"one": list(DATA), "two": list(DATA)}
-    model = bridge.to_litert(both, quantize="int8", calibration=calls, **OPTIONS)
-    assert sorted(interpreter.Interpreter(model_content=model).get_signature_list()) == [
-        "one",
-        "two",
-    ]

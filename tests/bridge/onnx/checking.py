@@ -13,6 +13,7 @@ from jax import enable_x64, export, tree_util
 from onnx.reference import ReferenceEvaluator
 
 import bridge
+from bridge.core.narrow_types import storage_dtype_of
 
 # ONNX Runtime takes no arrays of these from Python, so they are carried as float32.
 _CARRIED = {np.dtype(name): np.dtype("float32") for name in
@@ -46,11 +47,7 @@ def check(function, *arrays, shapes=None, rtol=1e-5, atol=0.0, reference=True, *
 
 def to_storage(array):
     """An array as a model takes and returns it: integers of few bits and small floats in wider."""
-    name = array.dtype.name
-    if name in ("int2", "int4", "uint2", "uint4"):
-        return array.astype("uint8" if name.startswith("u") else "int8")
-    is_small = name.startswith(("float4", "float6", "float8")) and array.dtype not in _CARRIED
-    return array.astype("float32") if is_small else array
+    return array.astype(storage_dtype_of(array.dtype) or array.dtype)
 
 
 def check_narrow(function, arrays, expected, *, shapes=None, **options):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +13,6 @@ from jax import export
 import bridge
 from bridge.cli.main import main
 from tests.bridge.onnx.checking import assert_same, check_whole, operations, run
-from xla_call_module.errors import installing
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
 
@@ -253,27 +249,6 @@ def test_command_of_an_artifact(exported, params, tmp_path, capsys):
     assert_same(found, _pulled_back(params, cotangent), rtol=1e-4, atol=1e-5)
     assert main(["onnx", str(tmp_path / "none"), str(target), "--overwrite"]) == 2
     assert "none does not exist" in capsys.readouterr().err
-
-
-def test_nothing_but_the_package_onnx_is_needed(saved, tmp_path):
-    code = (
-        "import sys; sys.modules.update(dict.fromkeys(['tensorflow', 'onnxruntime']));"
-        "import bridge; bridge.save_onnx(sys.argv[1], sys.argv[2], gradient_order=1)"
-    )
-    command = [sys.executable, "-c", code, str(saved), str(tmp_path / "model.onnx")]
-    subprocess.run(command, check=True, capture_output=True)
-    check_whole(onnx.load(tmp_path / "model.onnx"))
-
-
-def test_a_missing_package_is_named():
-    code = (
-        "import sys; sys.modules['onnx'] = None; import importlib.util, bridge;"
-        "importlib.util.find_spec = lambda name: None;"
-        "bridge.to_onnx(None)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "MissingDependencyError" in done.stderr
-    assert installing("onnx") in done.stderr
 
 
 @pytest.mark.slow

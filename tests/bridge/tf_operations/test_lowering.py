@@ -40,19 +40,6 @@ def test_a_network_is_the_operations_that_one_would_write():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("batch", [1, 3, 17])
-def test_a_network_and_its_gradients_at_any_batch_size(batch):
-    exported = export.export(jax.jit(_mlp))(_params(), _SHAPE)
-    random = np.random.default_rng(batch)
-    x = random.normal(size=(batch, 8)).astype(np.float32)
-    arrays = [*jax.tree.leaves(_params()), x]
-    check_call(exported, *arrays)
-    arrays.append(random.normal(size=(batch, 4)).astype(np.float32))
-    check_call(exported.vjp(), *arrays, rtol=1e-5, of_largest=True)
-    arrays += [np.ones_like(array) for array in arrays[:-1]]
-    check_call(exported.vjp().vjp(), *arrays, rtol=1e-4, of_largest=True)
-
-
 def test_cotangents_of_integers():
     exported = export.export(jax.jit(lambda x, i: (x[i] ** 2, i + 1)))(
         np.float32([1, 2, 3]), np.int32([2, 0])

@@ -100,6 +100,23 @@ def _scaled(f, x):
     ]  # fmt: skip
 
 
+def _normalized(f, x):
+    """Normalizations of layers and of batches, whose small number has the precision of floats."""
+    scale, shift = np.linspace(1, 2, 4).astype(x.dtype), np.linspace(-1, 1, 4).astype(x.dtype)
+    small = np.asarray(1e-3, x.dtype)
+    centred = x - x.mean(-1, keepdims=True)
+    root, other = (
+        f(lax.pow(one, jnp.full_like(one, 2)).mean(-1, keepdims=True) + small)
+        for one in (x, centred)
+    )
+    turned = jnp.stack([x, x * 2], 2)
+    batch = (jnp.moveaxis(turned, 1, 2) - shift) * (scale * lax.rsqrt(scale + small)) + shift
+    return [
+        centred * lax.rsqrt(x.var(-1, keepdims=True) + small) * scale + shift, x / root * scale,
+        centred / other * scale + shift, jnp.moveaxis(batch, 2, 1),
+    ]  # fmt: skip
+
+
 def _looks_normalized(f, x, e):
     """Around a mean of powers, with another small number or none."""
     scale, shift = (np.linspace(*ends, 4).astype(x.dtype) for ends in ((1, 2), (-1, 1)))
@@ -276,6 +293,8 @@ CASES = (
     *Lines("jax.numpy", ("float32", "float64", "float16"), loose=8)(
         "sqrt", PLAIN, fixed([0.1, 0.4, 0.6, 0.9]), note="like a normalization",
         by=_looks_normalized),
+    *Lines("jax.numpy", ("float64", "float32"), loose=4)(
+        "sqrt", PLAIN, note="in normalizations", by=_normalized),
     *_filled(
         "sort argsort", M, note="axes",
         by=lambda f, x: [f(x, 0), f(-x, 1), f(x, 1, descending=True)],
