@@ -57,7 +57,6 @@ LONG = (
     "distributed/test_save.py",
     "verbs/test_on_eight_devices.py",
     "examples/test_examples.py",
-    "bridge/onnx/test_conversion_models.py",
     "bridge/test_keras_on_jax.py",
     "bridge/test_call_tf_meshes.py",
     "bridge/test_keras_on_tensorflow.py",

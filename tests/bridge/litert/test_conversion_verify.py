@@ -95,16 +95,6 @@ def test_what_a_conversion_does_not_refuse_is_known(tmp_path, capsys):
     assert "at NaN, at infinities" in shown
 
 
-def test_half_precision_inside_of_float32(tmp_path):
-    def mixed(w, x):
-        return (x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)).astype(jnp.float32)
-
-    w = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
-    saved, record = recorded(tmp_path, mixed, params=w, args="f32[b,64]")
-    bridge.save_litert(saved, tmp_path / "mixed.tflite")
-    assert bridge.verify(tmp_path / "mixed.tflite", against=record).passed
-
-
 def test_a_model_has_no_test_data(files):
     path, _ = files
     assert b"jax_tf_bridge.probes" not in path.read_bytes()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 
 import jax
-import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -15,13 +14,10 @@ from onnx.reference import ReferenceEvaluator
 import bridge
 from bridge.core.narrow_types import storage_dtype_of
 
-# ONNX Runtime takes no arrays of these from Python, so they are carried as float32.
-_CARRIED = {np.dtype(name): np.dtype("float32") for name in
-            (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)}  # fmt: skip
 _WIDE = ("int64", "uint64", "float64")
 
 
-def check(function, *arrays, shapes=None, rtol=1e-5, atol=0.0, reference=True, **options):
+def check(function, *arrays, shapes=None, rtol=1e-5, atol=0.0, **options):
     """Assert that the function's results are the same everywhere, and return its model.
 
     Args:
@@ -29,19 +25,16 @@ def check(function, *arrays, shapes=None, rtol=1e-5, atol=0.0, reference=True, *
         arrays: numpy arrays; none of them is a parameter.
         shapes: for each of them the symbolic shape as a text, or None.
         rtol, atol: how far float results may differ; NaNs, infinities and integers may not.
-        reference: whether the reference evaluator computes it, too.
         options: of `bridge.to_onnx`.
     """
     arrays = [np.asarray(array) for array in arrays]
     wide = any(array.dtype.name in _WIDE for array in arrays)
     with enable_x64() if wide else contextlib.nullcontext():
-        carried, given = _carried(function, arrays)
-        exported = export.export(jax.jit(carried))(*_specs(given, shapes))
-        expected = [np.asarray(x) for x in tree_util.tree_leaves(jax.jit(carried)(*given))]
+        exported = export.export(jax.jit(function))(*_specs(arrays, shapes))
+        expected = [np.asarray(x) for x in tree_util.tree_leaves(jax.jit(function)(*arrays))]
     model = bridge.to_onnx(exported, **options)
-    assert_same(run(model, given), expected, rtol=rtol, atol=atol)
-    if reference:
-        assert_same(evaluate(model, given), expected, rtol=rtol, atol=atol)
+    for how in (run, evaluate):
+        assert_same(how(model, arrays), expected, rtol=rtol, atol=atol)
     return model
 
 
@@ -50,35 +43,20 @@ def to_storage(array):
     return array.astype(storage_dtype_of(array.dtype) or array.dtype)
 
 
-def check_narrow(function, arrays, expected, *, shapes=None, **options):
+def check_narrow(function, arrays, expected, **options):
     """Assert what the results of a function of such arrays are, and return its model.
 
     Args:
         function: of the arrays.
         arrays: of dtypes that a model does not take.
         expected: numpy arrays, which need not be computed in these dtypes.
-        shapes: for each of the arrays the symbolic shape as a text, or None.
         options: of `bridge.to_onnx`.
     """
-    exported = export.export(jax.jit(function))(*_specs(arrays, shapes))
-    model = bridge.to_onnx(exported, **options)
+    model = bridge.to_onnx(export.export(jax.jit(function))(*arrays), **options)
     given, results = list(map(to_storage, arrays)), list(map(to_storage, expected))
-    assert_same(run(model, given), results, rtol=0, atol=0.0)
-    assert_same(evaluate(model, given), results, rtol=0, atol=0.0)
+    for how in (run, evaluate):
+        assert_same(how(model, given), results, rtol=0, atol=0.0)
     return model
-
-
-def _carried(function, arrays):
-    """The function of arrays that ONNX Runtime takes, and those arrays."""
-    dtypes = [array.dtype for array in arrays]
-
-    def carried(*args):
-        results = function(*(x.astype(dtype) for x, dtype in zip(args, dtypes, strict=True)))
-        return tree_util.tree_map(
-            lambda x: x.astype(_CARRIED[x.dtype]) if x.dtype in _CARRIED else x, results
-        )
-
-    return carried, [array.astype(_CARRIED.get(array.dtype, array.dtype)) for array in arrays]
 
 
 def _specs(arrays, shapes):

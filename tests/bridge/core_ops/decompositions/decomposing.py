@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import ml_dtypes
 import numpy as np
-from jax import enable_x64, export
+from jax import export
 
 from bridge.core_ops.decompositions.decomposition import Decomposed, Decomposition, decompose
 from bridge.loading.exported_from_call import exported_from_call
@@ -79,7 +79,6 @@ def check(
     *arrays: Any,
     by: Sequence[Decomposition],
     rtol: float = 2e-6,
-    wide: bool = False,
 ) -> Decomposed:
     """Fail unless the decomposed function computes what JAX does, and return it.
 
@@ -88,12 +87,10 @@ def check(
         arrays: the arguments.
         by: the decompositions.
         rtol: how far floats may be off, as a part of the greatest finite one.
-        wide: whether there are dtypes of 64 bits.
     """
-    with enable_x64(wide):
-        made = decomposed(function, arrays, *by)
-        found = exported_from_call(made.call).call(*(stored(made, x) for x in arrays))
-        expected = [stored(made, x) for x in jax.tree.leaves(jax.jit(function)(*arrays))]
+    made = decomposed(function, arrays, *by)
+    found = exported_from_call(made.call).call(*(stored(made, x) for x in arrays))
+    expected = [stored(made, x) for x in jax.tree.leaves(jax.jit(function)(*arrays))]
     for one, other in zip(found, expected, strict=True):
         one = np.asarray(one)
         name = other.dtype.name

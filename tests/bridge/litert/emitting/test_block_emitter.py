@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from jax import lax
 import bridge
 from bridge.blocks.block import Block, Operation, Value
 from bridge.litert.emitting.model_emitter import SignatureBlock, emit_model
-from bridge.litert.runtime import Runtime
 from xla_call_module.dimensions import parse_size
 from xla_call_module.errors import StructureError, UnsupportedError
 
@@ -57,19 +54,3 @@ def test_a_size_that_no_input_has_is_refused():
     broadcast = Operation("broadcast_in_dim", (x,), {"broadcast_dimensions": (1,)}, (y,))
     with pytest.raises(StructureError, match=r"variable b does not follow from .* any input"):
         written(Block((x,), [broadcast], (y,)))
-
-
-def test_sizes_are_computed_of_those_of_inputs(litert_process):
-    def sized(x: Any, y: Any) -> Any:
-        b, c = x.shape[0] // 2, y.shape[1]
-        numbers = [b, c, b * c + 1, (3 * b) // 2, b % 3, x.shape[0] - c]
-        inside = lax.fori_loop(0, 2, lambda n, v: v + jnp.arange(v.shape[0]) * n, x)
-        return jnp.array(numbers), jnp.tile(y, (2, b)), inside, x.reshape(b, 2).sum(0)
-
-    model = bridge.to_litert(sized, args="f32[2*b], f32[1,c]", verify=False)
-    with Runtime(model, process=litert_process) as runtime:
-        for b, c in ((1, 1), (4, 3), (2, 5)):
-            x, y = np.arange(2 * b, dtype=F32), np.ones((1, c), F32)
-            found = runtime.run({"x": x, "y": y}).values()
-            for got, wanted in zip(found, sized(x, y), strict=True):
-                np.testing.assert_array_equal(got, wanted)
