@@ -219,48 +219,15 @@ def test_floats_of_8_bits_need_an_opset_that_has_them(direction):
     bridge.to_onnx(program, opset=19)
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "float16"])
-def test_sums_of_16_bits_are_added_in_float32(name):
-    """Of 5,000 numbers near 1 a sum of 16 bits stays at 256 or 2,048, which the next leave."""
-    x = np.full(5000, 1.01).astype(name)
-    zero, one = np.zeros((), x.dtype), np.ones((), x.dtype)
-
-    def sums(x):
-        x = x.astype(name)
-        total = lax.reduce(x, zero, lax.add, (0,))
-        windows = lax.reduce_window(x, zero, lax.add, (4900,), (1,), "VALID")
-        product = lax.reduce(x[:400], one, lax.mul, (0,))
-        found = [total, total / jnp.asarray(4096, x.dtype), jnp.cumsum(x)[-1], windows[0], product]
-        return [result.astype("float32") for result in found]
-
-    model = bridge.to_onnx(export.export(jax.jit(sums))(x.astype("float32")))
-    number = float(x[0])
-    exact = [5000 * number, 5000 * number / 4096, 5000 * number, 4900 * number, number**400]
-    for how in (run, evaluate):
-        np.testing.assert_allclose(how(model, [x.astype("float32")]), exact, rtol=1e-2)
-
-
-def _pulled_back(x, w, cotangent):
-    return jax.vjp(lambda x, w: _convolve(x, w, rhs_dilation=(1, 2)), x, w)[1](cotangent)
-
-
-def test_gradients_of_images_of_any_size():
+def test_a_kernel_of_unknown_size_is_refused_where_none_computes_it():
     """The gradient of a kernel is a convolution by an image."""
-    arrays = [
-        networks.Draw().numbers(*shape) for shape in ((2, 6, 7, 3), (3, 2, 3, 4), (2, 6, 7, 4))
-    ]
-    shapes = ["b, h, w, 3", "3, 2, 3, 4", "b, h, w, 4"]
-    check(_pulled_back, *arrays, shapes=shapes, atol=1e-4)
+    arrays = [np.ones(shape) for shape in ((2, 6, 7, 3), (3, 2, 3, 4), (2, 6, 7, 4))]
+    pull = lambda x, w, y: jax.vjp(_convolve, x, w)[1](y)  # noqa: E731
     with pytest.raises(UnsupportedError, match="its kernel has a dynamic number of places"):
-        check(_pulled_back, *(array.astype("float64") for array in arrays), shapes=shapes)
+        check(pull, *arrays, shapes=["b, h, w, 3", "3, 2, 3, 4", "b, h, w, 4"])
 
 
-def test_sorts_whose_order_shows_are_refused():
-    x = np.int32([1, 0, 1])
-    check(lambda x: lax.sort((x, x + 1), num_keys=2, is_stable=False), x)
-    check(lambda x: lax.sort((x, jnp.arange(3)), num_keys=1, is_stable=False), x)
-    with pytest.raises(UnsupportedError, match=r"unstable.*is_stable=True"):
-        check(lambda x, y: lax.sort((x, y), num_keys=1, is_stable=False), x, x[::-1])
+def test_numbers_without_a_seed_are_refused():
     with pytest.raises(
         UnsupportedError, match=r"stablehlo\.rng at .*test_rules_nodes.*threefry2x32"
     ):

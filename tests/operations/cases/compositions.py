@@ -84,6 +84,29 @@ def _of_two_sizes(f, x):
     ]  # fmt: skip
 
 
+def _of_its_size(f, x):
+    """Windows as large as the array."""
+    rows_, columns = x.shape
+    least, zero, one = (np.array(number, x.dtype) for number in (-np.inf, 0, 1))
+    numbers, behind = lax.broadcasted_iota(np.int32, x.shape, 0), ((0, 0), (columns, 0))
+    return [
+        f(x, least, lax.max, x.shape, (1, 1), "VALID"),
+        f(x, zero + 2, lax.add, (rows_, 2), (1, 2), "SAME"),
+        f(numbers, 0, lax.min, (rows_, 1), (2, 1), "SAME"),
+        f(x, one, lax.mul, (1, columns), (1, 1), behind, None, (1, 2)),
+    ]
+
+
+def _pulled_back(f, x, w):
+    """The gradients of a convolution, of which that of the kernel is one by an image."""
+    image = x[None]
+    made, pull = jax.vjp(
+        lambda y, w: f(y, w, (1, 1), "SAME", rhs_dilation=(1, 2),
+                       dimension_numbers=("NHWC", "HWIO", "NHWC")), image, w,
+    )  # fmt: skip
+    return pull(made)
+
+
 def _written(f, x):
     """Blocks of constants, written into constants."""
     zeros, ones = np.zeros((3, 4), x.dtype), np.ones((2, 2), x.dtype)
@@ -275,6 +298,10 @@ CASES = (
     *_filled("reshape", M, note="of rows", by=_reshaped),
     *_filled("broadcast_to", PLAIN, note="of two sizes", by=_of_two_sizes),
     *_some("reduce_window", rows(6, 2, extreme=False), note="any size", by=_pooled_at_any_size),
+    *_some("reduce_window", PLAIN, note="of its size", by=_of_its_size),
+    *Lines("jax.lax", FLOATS, without=("empty",), loose=2)(
+        "conv_general_dilated", rows(7, 3, extreme=False), Operand((3, 2, 3, 4), extreme=False),
+        note="gradients of any size", by=_pulled_back),
     *_some("pad", rows(extreme=False), note="that may cut off", by=lambda f, x: [
         f(x, np.array(9, x.dtype), [ends])
         for ends in ((x.shape[0] - 4, 7, 0), (7, x.shape[0] - 4, 1))]),
