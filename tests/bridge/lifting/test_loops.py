@@ -156,15 +156,6 @@ def test_loops_that_look_like_scans_are_exported_again():
         assert_same(again.call(x), jax.jit(function)(x))
 
 
-def test_no_steps():
-    def function(x):
-        return lax.fori_loop(3, 3, lambda i, c: c + x[i], x[0]), lax.scan(
-            lambda c, row: (c + row, c), x[0], x[:0]
-        )
-
-    assert_same(lift(function, X)(X), function(X))
-
-
 def test_a_loop_of_many_steps_takes_no_memory_for_their_numbers():
     lifted = lift(lambda x: lax.fori_loop(0, 2**30, lambda i, c: c + jnp.float32(i), x), X[0, 0])
     text = str(jax.make_jaxpr(lifted)(X[0, 0]))

@@ -52,22 +52,3 @@ def test_sizes_of_two_variables_stay_arrays():
     for lengths in ((3, 4), (3, 5), (4, 4), (1, 7)):
         arrays = list(map(_vector, lengths))
         assert_same(again.call(*arrays), function(*arrays), atol=1e-6, rtol=1e-7)
-
-
-@pytest.mark.parametrize("divisor", [2, 7, 512])
-def test_every_quotient_and_remainder(divisor):
-    """They come back as the dimensions that they were."""
-
-    def sizes(x):
-        made = [factor * x.shape[0] + offset for factor in (-3, 1) for offset in (-8, 0, 5)]
-        return jnp.asarray(
-            [
-                each
-                for size in made
-                for each in (size // divisor, size % divisor, -(-size // divisor))
-            ]
-        )
-
-    again = export.export(jax.jit(lift(sizes, _spec())))(_spec())
-    for x in map(_vector, LENGTHS):
-        assert_same(again.call(x), sizes(x))

@@ -21,8 +21,8 @@ def check(function, *arrays, shapes=None, rtol=1e-5, atol=0.0, **options):
     """Assert that the function's results are the same everywhere, and return its model.
 
     Args:
-        function: of the arrays.
-        arrays: numpy arrays; none of them is a parameter.
+        function: of the arrays, none of which is a parameter.
+        arrays: what it is called with.
         shapes: for each of them the symbolic shape as a text, or None.
         rtol, atol: how far float results may differ; NaNs, infinities and integers may not.
         options: of `bridge.to_onnx`.
@@ -44,14 +44,7 @@ def to_storage(array):
 
 
 def check_narrow(function, arrays, expected, **options):
-    """Assert what the results of a function of such arrays are, and return its model.
-
-    Args:
-        function: of the arrays.
-        arrays: of dtypes that a model does not take.
-        expected: numpy arrays, which need not be computed in these dtypes.
-        options: of `bridge.to_onnx`.
-    """
+    """Assert what a function of arrays that no model takes has to return, and return its model."""
     model = bridge.to_onnx(export.export(jax.jit(function))(*arrays), **options)
     given, results = list(map(to_storage, arrays)), list(map(to_storage, expected))
     for how in (run, evaluate):
@@ -69,14 +62,7 @@ def _specs(arrays, shapes):
 
 
 def run(model, arrays, *, level="ALL", disabled=()):
-    """Return what ONNX Runtime computes, on one thread.
-
-    Args:
-        model: any.
-        arrays: what its inputs are.
-        level: up to which its optimizers are on, as in `GraphOptimizationLevel`.
-        disabled: the names of optimizers that are off all the same.
-    """
+    """Return what ONNX Runtime computes on one thread, with optimizers up to a level but for some."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3

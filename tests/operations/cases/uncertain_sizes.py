@@ -22,6 +22,15 @@ def _length(x):
     return jnp.asarray(x.shape[0])
 
 
+def _quotients(x):
+    """Quotients and remainders of sizes and of what is below them."""
+    sizes = [factor * x.shape[0] + offset for factor in (-3, 1) for offset in (-8, 0, 5)]
+    return jnp.asarray([
+        each for size in sizes for divisor in (2, 7, 512)
+        for each in (size // divisor, size % divisor, -(-size // divisor))
+    ])  # fmt: skip
+
+
 # Each of a vector of at least eight elements.
 FUNCTIONS = {
     "frames": _frames,
@@ -37,6 +46,7 @@ FUNCTIONS = {
     ),
     "rolled": lambda x: jnp.roll(x, 3) + jnp.roll(x, -x.shape[0] // 2),
     "below_zero": lambda x: x * ((9 - x.shape[0]) // 4) + (9 - x.shape[0]) % 4,
+    "quotients": _quotients,
     "is_a_number": lambda x: jnp.where(_length(x) == 9, x, -x),
     "is_no_number": lambda x: jnp.where(_length(x) != 11, x, -x),
     "is_even": lambda x: jnp.where(_length(x) % 2 == 0, x, -x),

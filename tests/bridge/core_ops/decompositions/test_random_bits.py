@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.extend.random import threefry2x32_p
 
-from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS, threefry
+from bridge.core_ops.decompositions.random_bits import RANDOM_BITS_AS_INTEGERS
 from tests.bridge.core_ops.decompositions.decomposing import decomposed
 from xla_call_module.errors import UnsupportedError
 
 BY = [RANDOM_BITS_AS_INTEGERS]
-
-
-def test_threefry():
-    words = [jnp.asarray(n, jnp.uint32) for n in (3, 2**31 + 5, 7, 2**32 - 1)]
-    made = threefry((words[0], words[1]), words[2], words[3])
-    assert [int(word) for word in made] == [int(word) for word in threefry2x32_p.bind(*words)]
 
 
 def test_what_has_no_bits_is_refused():

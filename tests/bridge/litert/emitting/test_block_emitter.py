@@ -10,6 +10,8 @@ from jax import lax
 import bridge
 from bridge.blocks.block import Block, Operation, Value
 from bridge.litert.emitting.model_emitter import SignatureBlock, emit_model
+from bridge.litert.runtime import Runtime
+from tests.bridge.blocks.test_block_builder import block_of
 from xla_call_module.dimensions import parse_size
 from xla_call_module.errors import StructureError, UnsupportedError
 
@@ -17,8 +19,9 @@ F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
 
 
 def written(block: Block) -> bytes:
-    """The model of a block with an input `x` and a result `y`."""
-    names = (("x",), ("y",), ("",), ("",))
+    """The model of a block with an input `x`."""
+    outputs = tuple(f"y{n}" for n in range(len(block.outputs)))
+    names = (("x",), outputs, ("",), ("",) * len(outputs))
     return emit_model(
         [SignatureBlock("f", block, *names, places=("first", "tf.Sin at a.py:7"))], {}
     )
@@ -54,3 +57,21 @@ def test_a_size_that_no_input_has_is_refused():
     broadcast = Operation("broadcast_in_dim", (x,), {"broadcast_dimensions": (1,)}, (y,))
     with pytest.raises(StructureError, match=r"variable b does not follow from .* any input"):
         written(Block((x,), [broadcast], (y,)))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x: tuple(x), id="unstack"),
+        pytest.param(lambda x: jnp.unstack(x, axis=1), id="unstack columns"),
+        pytest.param(lambda x: (jnp.stack([x, -x], 1),), id="stack"),
+        pytest.param(lambda x: (jnp.tile(x, (2, 3)),), id="tile"),
+        pytest.param(lambda x: jnp.split(x, [1, 3], axis=1), id="split"),
+    ],
+)
+def test_what_jax_traces_and_no_module_has(litert_process, function):
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    with Runtime(written(block_of(function)), process=litert_process) as runtime:
+        found = runtime.run({"x": x})
+    for got, wanted in zip(found.values(), function(jnp.asarray(x)), strict=True):
+        np.testing.assert_array_equal(got, wanted)
