@@ -159,12 +159,3 @@ def test_a_convolution_whose_padding_is_an_operand():
       return %r : tensor<1x6x1xf32> }"""
     found = bridge.to_jax(text)(np.arange(1, 5, dtype=np.float32).reshape(1, 4, 1))
     np.testing.assert_array_equal(found.ravel(), [10, 21, 32, 43, 4, 0])
-
-
-def test_the_least_integer_divided_by_minus_one_is_folded_to_itself():
-    text = """func.func @main() -> tensor<2xi8> {
-      %x = stablehlo.constant dense<[-128, 64]> : tensor<2xi8>
-      %y = stablehlo.constant dense<[-1, -2]> : tensor<2xi8>
-      %r = stablehlo.divide %x, %y : tensor<2xi8>
-      return %r : tensor<2xi8> }"""
-    np.testing.assert_array_equal(bridge.to_jax(text)(), np.array([-128, -32], np.int8))

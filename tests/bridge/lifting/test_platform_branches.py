@@ -11,7 +11,6 @@ from tests.bridge.lifting.lifted import assert_same, lift
 from tests.matrix.case import floats
 
 X, Y = np.float32([3, -2, 5]), np.float32([2, 4, -1])
-ROWS, SYMMETRIC = floats(3, 4), np.diag(np.float32([1, 2, 3, 4])) + 1
 BRANCHES = {
     "another operand": (lambda x, y: x - y, lambda x, y: x - x),
     "operands in another order": (lambda x, y: x - y, lambda x, y: y - x),
@@ -30,16 +29,13 @@ def test_each_platform_has_its_own(name, platforms):
 
 
 @pytest.mark.parametrize(
-    ("function", "x"),
-    [
-        (jnp.linalg.eigvalsh, SYMMETRIC), (lambda x: jnp.linalg.svd(x, compute_uv=False), ROWS),
-        (lambda x: jax.scipy.stats.rankdata(x, axis=1), ROWS),
-        (lambda x: lax.cumsum(x, axis=1), ROWS),
-    ],
-    ids=["eigh", "svd", "ranks", "cumsum"],
+    "function",
+    [lambda x: jax.scipy.stats.rankdata(x, axis=1), lambda x: lax.cumsum(x, axis=1)],
+    ids=["ranks", "cumsum"],
 )  # fmt: skip
-def test_values(function, x, tmp_path):
+def test_values(function, tmp_path):
     """Also in a batch, which is lowered for another platform without its devices."""
+    x = floats(3, 4)
     bridge.save(function, tmp_path / "m", args=(jax.ShapeDtypeStruct(x.shape, x.dtype),))
     lifted = bridge.to_jax(tmp_path / "m")
     np.testing.assert_allclose(jax.jit(lifted)(x), function(x), rtol=1e-5, atol=1e-5)

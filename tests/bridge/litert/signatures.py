@@ -73,13 +73,9 @@ for key in sys.argv[4:]:
 def run_compiled(
     path: Path, arrays: Mapping[str, Any], sizes: Mapping[str, int], keys: Sequence[str]
 ) -> list[dict[str, list[float]]]:
-    """Return what a compiled model computes of float32 in calls of signatures, in their order.
+    """Return what a compiled model computes in calls of some signatures, one after the other.
 
-    Args:
-        path: the model.
-        arrays: the inputs of all signatures, by name.
-        sizes: of the results that are read, by name.
-        keys: the signatures.
+    The results are those of float32 that have a size.
     """
     np.savez(given := path.with_suffix(".npz"), **arrays)
     command = [sys.executable, "-c", _COMPILED, str(path), str(given), json.dumps(sizes), *keys]

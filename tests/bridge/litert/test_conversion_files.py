@@ -25,8 +25,12 @@ def total(params, x):
 
 
 def run(model, key="serving_default", **arrays):
+    return _opened(model).get_signature_runner(key)(**arrays)
+
+
+def _opened(model):
     source = {"model_content": model} if isinstance(model, bytes) else {"model_path": str(model)}
-    return interpreter.Interpreter(**source).get_signature_runner(key)(**arrays)
+    return interpreter.Interpreter(**source)
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +75,7 @@ def test_names_and_gradients(tmp_path):
 
 
 def _inputs(model, key, *arrays):
-    source = {"model_content": model} if isinstance(model, bytes) else {"model_path": str(model)}
-    names = interpreter.Interpreter(**source).get_signature_list()[key]["inputs"]
-    return dict(zip(names, arrays, strict=True))
+    return dict(zip(_opened(model).get_signature_list()[key]["inputs"], arrays, strict=True))
 
 
 def test_what_is_refused_leaves_no_file(tmp_path):

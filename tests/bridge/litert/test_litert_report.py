@@ -68,13 +68,8 @@ def test_state_as_the_command_has_it(tmp_path, capsys):
     bridge.save(lambda p, x: ({"n": p["n"] + 1}, p["n"] * x), saved, **options)
     assert main(["litert", saved, target]) == 0
     assert "output_0: float32[2,3], assigns 1 variable" in capsys.readouterr().out
-    (variable,) = bridge.inspect(target).parameters
-    assert (variable.name, variable.dtype, variable.shape, variable.bytes) == (
-        "n",
-        "float32",
-        (),
-        4,
-    )
+    (one,) = bridge.inspect(target).parameters
+    assert (one.name, one.dtype, one.shape, one.bytes) == ("n", "float32", (), 4)
     call = ["litert", saved, target, "--overwrite", "--no-verify", "--state", "arguments"]
     assert main(call) == 0
     assert "(n: float32[], x: float32[2,3]) -> new_n: float32[]" in capsys.readouterr().out

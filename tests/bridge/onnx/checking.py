@@ -62,7 +62,7 @@ def _specs(arrays, shapes):
 
 
 def run(model, arrays, *, level="ALL", disabled=()):
-    """Return what ONNX Runtime computes on one thread, with optimizers up to a level but for some."""
+    """Return what ONNX Runtime computes on one thread, with the optimizers of a level."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3

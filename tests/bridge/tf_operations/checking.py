@@ -61,9 +61,7 @@ def check_call(exported: export.Exported, *arrays: Any, **options: Any) -> None:
 
 def check(function: Callable[..., Any], *arrays: Any, **options: Any) -> None:
     """Compare what TensorFlow and JAX compute of a function."""
-    wanted = list(map(np.asarray, jax.tree.leaves(jax.jit(function)(*arrays))))
-    got = run_call(export_call(function, *arrays), list(map(np.asarray, jax.tree.leaves(arrays))))
-    assert_same(got, wanted, **options)
+    check_call(export.export(jax.jit(function))(*arrays), *jax.tree.leaves(arrays), **options)
 
 
 def _physical(array: Any) -> Any:
@@ -81,15 +79,7 @@ def assert_same(
     rtol: float | None = None,
     of_largest: bool = False,
 ) -> None:
-    """Assert that arrays are the same, up to rounding.
-
-    Args:
-        got: what TensorFlow computes.
-        wanted: what JAX computes.
-        rtol: the allowed relative difference, if it is not that of rounding.
-        of_largest: whether differences are relative to the largest element of a result, and signs
-            of zeros are not compared.
-    """
+    """Assert that arrays are the same, up to rounding: of each element, or of the largest one."""
     for one, other in zip(got, wanted, strict=True):
         name = other.dtype.name
         tolerance = _ROUNDING.get(name, 0.0) if rtol is None else rtol

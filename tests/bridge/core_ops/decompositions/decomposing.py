@@ -43,12 +43,9 @@ _NEEDED = {
 def decomposed(
     function: Callable[..., Any], specs: Sequence[Any], *decompositions: Decomposition
 ) -> Decomposed:
-    """Return the decomposed call of a function, which has nothing that is replaced.
+    """Return the decomposed call of a function of arrays or specs, without what is replaced.
 
-    Args:
-        function: the function.
-        specs: its arguments, or their shapes and dtypes.
-        decompositions: the decompositions, each of which has something to replace.
+    Each decomposition has something to replace.
     """
     exported = export.export(jax.jit(function), platforms=["cpu"])(*specs)
     before = from_exported(exported, carried=False)
@@ -82,11 +79,7 @@ def check(
 ) -> Decomposed:
     """Fail unless the decomposed function computes what JAX does, and return it.
 
-    Args:
-        function: the function of the arrays.
-        arrays: the arguments.
-        by: the decompositions.
-        rtol: how far floats may be off, as a part of the greatest finite one.
+    Floats may be off by a part of the greatest finite one.
     """
     made = decomposed(function, arrays, *by)
     found = exported_from_call(made.call).call(*(stored(made, x) for x in arrays))

@@ -35,12 +35,10 @@ _UNARY = {
     "hyp1f1": lambda x: special.hyp1f1(1.5, 2.5, x),
     "hyp2f1": lambda x: special.hyp2f1(1.5, 2.5, 1.0, x),
     "polygamma": lambda x: special.polygamma(2, x),
-    "sici sine": lambda x: special.sici(x)[0],
-    "sici cosine": lambda x: special.sici(x)[1],
     "wofz": lambda x: special.wofz(x.astype(jnp.complex64)).real,
 }  # fmt: skip
-_IN_THIS_JAX = {n: f for n, f in _UNARY.items() if n not in ("fresnel sine", "sici sine",
-    "sici cosine", "wofz") or hasattr(special, n.split()[0])}  # fmt: skip
+_IN_THIS_JAX = {n: f for n, f in _UNARY.items() if n not in ("fresnel sine", "wofz")
+    or hasattr(special, n.split()[0])}  # fmt: skip
 _OF_ANY_SIZE = [
     *(getattr(special, name)
       for name in ["entr", "erfcx", "exp1", "expi", "i0", "i0e", "log_ndtr", "logit", "ndtri"]
