@@ -8,6 +8,7 @@ from jax import lax
 
 from bridge.blocks.block import Operation, Value
 from bridge.litert.emitting.block_emitter import INT, BlockEmitter, Emit
+from xla_call_module.size_polynomials import Dim, is_static
 
 _MODES = lax.GatherScatterMode
 # The operation in the graph that combines an element with an update.
@@ -72,10 +73,8 @@ def _window(emitter: BlockEmitter, op: Operation) -> int:
         if axis not in mapped:
             starts.append(emitter.size(0))
             continue
-        most = emitter.size(value.shape[axis] - sizes[axis])
-        like = Value((), INT)
-        start = emitter.make("MAXIMUM", [scalars[mapped.index(axis)], emitter.size(0)], like)
-        starts.append(emitter.make("MINIMUM", [start, most], like))
+        most = value.shape[axis] - sizes[axis]
+        starts.append(_inside(emitter, scalars[mapped.index(axis)], most))
     window = Value(tuple(sizes), value.dtype)
     made = emitter.make(
         "SLICE", [emitter.read(value), _packed(emitter, starts), emitter.shape(sizes)], window
@@ -83,6 +82,12 @@ def _window(emitter: BlockEmitter, op: Operation) -> int:
     if window.shape == op.result.shape:
         return made
     return emitter.reshape(made, op.result)
+
+
+def _inside(emitter: BlockEmitter, start: int, most: Dim) -> int:
+    like = Value((), INT)
+    start = emitter.make("MAXIMUM", [start, emitter.size(0)], like)
+    return emitter.make("MINIMUM", [start, emitter.size(most)], like)
 
 
 def _packed(emitter: BlockEmitter, scalars: list[int]) -> int:
@@ -102,8 +107,14 @@ def _dynamic_slice(emitter: BlockEmitter, op: Operation) -> int:
     tensor = emitter.read(value)
     if not starts:
         return tensor
-    sizes = emitter.shape(op.parameters["slice_sizes"])
-    return emitter.make("SLICE", [tensor, _starts(emitter, tuple(starts)), sizes], op.result)
+    sizes = op.parameters["slice_sizes"]
+    if is_static(sizes):
+        places = _starts(emitter, tuple(starts))
+    else:  # as JAX has it, whose own operation keeps them inside
+        most = [dim - size for dim, size in zip(value.shape, sizes, strict=True)]
+        scalars = [emitter.cast(emitter.read(one), one, INT) for one in starts]
+        places = _packed(emitter, [_inside(emitter, *p) for p in zip(scalars, most, strict=True)])
+    return emitter.make("SLICE", [tensor, places, emitter.shape(sizes)], op.result)
 
 
 def _dynamic_update_slice(emitter: BlockEmitter, op: Operation) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from bridge.blocks.block import Operation, Value
 from bridge.blocks.block_builder import aligned
 from bridge.litert.emitting.block_emitter import INT, BlockEmitter, Emit
-from xla_call_module.size_polynomials import Dim, is_static
+from xla_call_module.size_polynomials import Dim, is_static, maximum
 
 # What RANGE counts in.
 _COUNTED = ("float32", "int32", "int64")
@@ -98,18 +98,22 @@ def _pad(emitter: BlockEmitter, op: Operation) -> int:
         steps = emitter.ints(between + 1 for between in inner)
         like = Value(tuple(shape), dtype)
         tensor = emitter.make("DILATE", [tensor, steps, emitter.read(fill)], like)
-    around = [[max(0, low), max(0, high)] for low, high, _ in config]
-    if any(map(any, around)):
-        shape = [size + sum(pair) for size, pair in zip(shape, around, strict=True)]
-        widths = emitter.graph.constant(np.array(around, np.int32))
+    around = [maximum(0, end) for low, high, _ in config for end in (low, high)]
+    if any(around):
+        pairs = zip(shape, around[::2], around[1::2], strict=True)
+        shape = [size + low + high for size, low, high in pairs]
+        if is_static(around):
+            widths = emitter.graph.constant(np.array(around, np.int32).reshape(-1, 2))
+        else:
+            widths = emitter.reshape(emitter.shape(around), Value((value.rank, 2), INT))
         like = Value(tuple(shape), dtype)
         tensor = emitter.make("PADV2", [tensor, widths, emitter.read(fill)], like)
-    if all(low >= 0 and high >= 0 for low, high, _ in config):
+    starts, cut = ([maximum(0, -end[side]) for end in config] for side in (0, 1))
+    if not any((*starts, *cut)):
         return tensor
     padded = Value(tuple(shape), dtype)
     emitter.bind(padded, tensor)
-    starts = [max(0, -low) for low, _, _ in config]
-    limits = [size - max(0, -high) for size, (_, high, _) in zip(shape, config, strict=True)]
+    limits = [size - less for size, less in zip(shape, cut, strict=True)]
     return slice_(emitter, padded, starts, limits, [1] * value.rank, op.result)
 
 

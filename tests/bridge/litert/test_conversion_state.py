@@ -138,17 +138,13 @@ def test_every_dtype_and_what_changes_places(litert_process):
     dtypes = ["float32", "float16", "bfloat16", "int32", "int8", "uint8", "int16", "uint32", "bool"]
     arrays = {name: np.arange(2).astype(jnp.dtype(name)) for name in dtypes}
     state = {**arrays, "scalar": np.float32(2), "empty": np.zeros((0, 3), np.float32)}
-    state |= {
-        "a": np.float32([1, 2]),
-        "b": np.float32([3, 4]),
-        "key": jax.random.key_data(jax.random.key(3)),
-    }
+    state |= {"a": np.float32([1, 2]), "b": np.float32([3, 4])}
+    state["key"] = jax.random.key_data(jax.random.key(3))
 
     def step(state):
         return state, advanced(state)
 
     model = bridge.to_litert(step, params=state, args=(), updates=1)
-    runs = []
     with Runtime(model, process=litert_process) as runtime:
         assert {variable.name for variable in runtime.contents.variables} == set(state)
         runs = [runtime.run({}) for _ in range(4)]
