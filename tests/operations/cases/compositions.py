@@ -48,7 +48,7 @@ def _entries(f, x):
         jnp.take_along_axis(x, jnp.argmin(x, 1, keepdims=True), 1), x.T[jnp.array([1, 1])],
         x.at[:, 1].set(3.0), x.at[0].add(1.0), x.at[-1].set(x[0]), x.at[at].add(x),
         x[-1, jnp.arange(4)], jnp.take_along_axis(x.T, at[None] % x.shape[0], 1),
-        jnp.roll(x, at[0], 0), lax.dynamic_slice(x.repeat(2, 0), (at[0], 1), (x.shape[0], 2)),
+        jnp.roll(x, at[0], 0), lax.dynamic_slice(x.repeat(2, 0), (at[0], at[-1]), (x.shape[0], 2)),
     ]  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def _of_its_size(f, x):
     return [
         f(x, least, lax.max, x.shape, (1, 1), "VALID"),
         f(x, zero + 2, lax.add, (rows_, 2), (1, 2), "SAME"),
-        f(numbers, 0, lax.min, (rows_, 1), (2, 1), "SAME"),
+        f(numbers, np.int32(0), lax.min, (rows_, 1), (2, 1), "SAME"),
         f(x, one, lax.mul, (1, columns), (1, 1), behind, None, (1, 2)),
     ]
 
