@@ -48,7 +48,7 @@ FUNCTIONS = {
     "gates": (_gates, 1, 0),
     "gap": (lambda x: x[:, :3] * x[:, 5:], 0, 2),
     "loop": (_of_a_loop, 1, None),
-    "one axis ends where another begins": (lambda x: (x[:2] * 2, x[:, 2:] * 3), 0, 2),
+    "one axis ends where another begins": (lambda x: (x[:2] * 2, x[:, 2:6] * 3), 0, 2),
     "overlapping": (lambda x: x[:, :-1] * x[:, 1:], 0, 2),
     "strides": (lambda x: x[:, ::2] * x[:, 1::2], 0, None),
     "twice": (_twice, 2, 0),

@@ -37,6 +37,7 @@ def _pairs(left, right):
     return [fixed(part.ravel()) for part in np.meshgrid(left, right)]
 
 
+NAN_IN_EACH_ROW = fixed(np.where(np.eye(9, dtype=bool), np.nan, np.arange(81).reshape(9, 9)))
 NANS = fixed([np.inf, np.nan, -np.nan, 3, -0.0, -np.inf, 0.0, -np.nan, np.nan, -2, 2])
 
 _floats = Lines("jax.lax", FLOATS, elementwise=True, without=_WITHOUT)
@@ -172,6 +173,10 @@ CASES = (
     # Sorts of NaNs with signs, by several keys, and of integers in every form.
     *_few("sort", NANS, note="signs of NaN", by=lambda f, x: [f(x), jnp.argsort(x), jnp.argmax(x)]),
     *_few("top_k", NANS, note="signs of NaN", k=7),
+    *_few("reduce_max reduce_min", NAN_IN_EACH_ROW, note="NaN at each place",
+          by=lambda f, x: [f(x, axes=(0,)), f(x, axes=(1,))]),
+    *_few("argmax argmin", NAN_IN_EACH_ROW, note="NaN at each place",
+          by=lambda f, x: [f(x, axis, np.int32) for axis in (0, 1)]),
     *Lines("jax.lax", ALL)("sort", M, note="two keys", by=lambda f, x: [
         f((x, lax.rev(x, (1,))), dimension=0, num_keys=2),
         jnp.argsort(x, axis=0, descending=True)]),
