@@ -127,6 +127,11 @@ def _modules() -> Iterator[tuple[str, str, Sequence[Operand], str, str]]:
                    "triangular_solve", f"""tensor<3x3xf32>; left_side = {left}, lower = true,
                    unit_diagonal = false,
                    transpose_a = #stablehlo<transpose {turned}>""")  # fmt: skip
+    for index in (-1, 0, 7):
+        yield ("Case", f"of {index}", [X], f"""%i = stablehlo.constant dense<{index}> : tensor<i32>
+        %r = "stablehlo.case"(%i) ({{ stablehlo.return %x0 : tensor<4xf32> }},
+          {{ %y = stablehlo.negate %x0 : tensor<4xf32> stablehlo.return %y : tensor<4xf32> }}) :
+          (tensor<i32>) -> tensor<4xf32>""", "tensor<4xf32>; ")  # fmt: skip
     yield "Map", "", [X, X], f"map {_GENERAL}", f"tensor<4xf32>; {_ALONG}"
     yield ("Einsum", "", [GRID, Operand((3, 4), dtype="float32", extreme=False)], "einsum",
            'tensor<2x4xf32>; einsum_config = "ij,jk->ik"')  # fmt: skip

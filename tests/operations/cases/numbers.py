@@ -37,6 +37,7 @@ def _pairs(left, right):
     return [fixed(part.ravel()) for part in np.meshgrid(left, right)]
 
 
+GREAT = fixed([np.inf, 1.7e308, -np.inf, -1.7e308, 1e305, np.nan, -0.0, 0.0, -1e305, 3.0])
 NAN_IN_EACH_ROW = fixed(np.where(np.eye(9, dtype=bool), np.nan, np.arange(81).reshape(9, 9)))
 NANS = fixed([np.inf, np.nan, -np.nan, 3, -0.0, -np.inf, 0.0, -np.nan, np.nan, -2, 2])
 
@@ -173,6 +174,8 @@ CASES = (
     # Sorts of NaNs with signs, by several keys, and of integers in every form.
     *_few("sort", NANS, note="signs of NaN", by=lambda f, x: [f(x), jnp.argsort(x), jnp.argmax(x)]),
     *_few("top_k", NANS, note="signs of NaN", k=7),
+    *Lines("jax.lax", ("float64", "float32"), without=_WITHOUT)(
+        "sort", GREAT, note="great numbers", by=lambda f, x: [f(x), jnp.argsort(x), f(-x)]),
     *_few("reduce_max reduce_min", NAN_IN_EACH_ROW, note="NaN at each place",
           by=lambda f, x: [f(x, axes=(0,)), f(x, axes=(1,))]),
     *_few("argmax argmin", NAN_IN_EACH_ROW, note="NaN at each place",
