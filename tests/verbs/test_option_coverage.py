@@ -59,14 +59,14 @@ TESTED = {
         "tests/bridge/litert/test_conversion_files.py": "model path params args signatures "
         "gradient_order platform inputs outputs verify",
         "tests/bridge/litert/test_conversion_verify.py": "overwrite",
-        "tests/bridge/verifying/test_runtime_models.py": "tolerance",
+        "tests/bridge/verifying/test_verification.py": "tolerance",
         "tests/bridge/litert/test_quantization.py": "quantize calibration",
         "tests/bridge/litert/test_conversion_state.py": "updates state",
     },
     "save_onnx": {
         TABLES: "model path params gradient_order external_data platform inputs outputs",
         "tests/bridge/onnx/test_onnx_model_saving.py": "opset overwrite",
-        "tests/bridge/verifying/test_runtime_models.py": "verify tolerance",
+        "tests/bridge/verifying/test_verification.py": "verify tolerance",
         "tests/bridge/sources/test_bound_call_functions.py": "args",
     },
     "to_jax": {
@@ -76,7 +76,7 @@ TESTED = {
     "to_litert": {
         "tests/bridge/litert/test_conversion_files.py": "model params args signatures "
         "gradient_order platform inputs outputs verify",
-        "tests/bridge/verifying/test_runtime_models.py": "tolerance",
+        "tests/bridge/verifying/test_verification.py": "tolerance",
         "tests/bridge/litert/test_quantization.py": "quantize calibration",
         "tests/bridge/litert/test_conversion_state.py": "updates state",
     },
@@ -84,7 +84,7 @@ TESTED = {
         "tests/bridge/onnx/test_onnx_model_saving.py": "exported params gradient_order opset "
         "inputs outputs",
         "tests/bridge/onnx/test_onnx_model.py": "platform",
-        "tests/bridge/verifying/test_runtime_models.py": "verify tolerance",
+        "tests/bridge/verifying/test_verification.py": "verify tolerance",
         "tests/bridge/sources/test_bound_call_functions.py": "args",
     },
     "update": {"tests/bridge/test_update.py": "path params to overwrite"},

@@ -1,4 +1,4 @@
-"""The package that a format takes is named where it is missing."""
+"""Formats of files: the package that each takes is named where it is missing."""
 
 from __future__ import annotations
 
