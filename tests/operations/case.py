@@ -6,6 +6,7 @@ import functools
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.operations.operands import Operand
@@ -27,6 +28,16 @@ FORMS_OF_FILES = tuple(form for form in FORMS if form not in ("vmap", "second gr
 UNKNOWN: list[str] = []
 
 
+# The names of the cases that took long, by `python -m tests.operations --alone --times`, such as
+# linear algebra, series and random numbers. The quick part has some of each kind.
+LONG = Path(__file__).with_name("long.txt")
+
+
+@functools.cache
+def _names_of_long() -> frozenset[str]:
+    return frozenset(LONG.read_text().splitlines())
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A function, and what it is called with.
@@ -42,8 +53,6 @@ class Case:
             results are compared relative to their largest element.
         loose: by how much the allowed difference is multiplied.
         without: the forms that there are not, since JAX has none.
-        long: whether it takes long to convert, so that the quick part leaves it out, which has a
-            cheaper one of its kind.
     """
 
     name: str
@@ -54,7 +63,11 @@ class Case:
     elementwise: bool = False
     loose: float = 1.0
     without: tuple[str, ...] = ()
-    long: bool = False
+
+    @property
+    def long(self) -> bool:
+        """Whether it takes long to convert, so that the quick part leaves it out."""
+        return self.name in _names_of_long()
 
     def has(self, form: str, dtype: str) -> bool:
         """Return whether there is such a form of such a dtype."""
@@ -83,7 +96,6 @@ class Lines:
     elementwise: bool = False
     loose: float = 1.0
     without: tuple[str, ...] = field(default=())
-    long: bool = False
 
     def __call__(
         self,
@@ -91,7 +103,6 @@ class Lines:
         *operands: Operand,
         by: Callable[..., Any] | None = None,
         note: str = "",
-        long: bool = False,
         **keywords: Any,
     ) -> Iterator[Case]:
         """Yield a case for each of some functions that this JAX has.
@@ -101,7 +112,6 @@ class Lines:
             operands: what each is called with.
             by: calls the function, its first argument, with the arrays.
             note: what is particular, for the name of the case.
-            long: whether they take long where the others do not.
             keywords: further arguments of the functions.
         """
         said = note or ", ".join(f"{name}={value}" for name, value in keywords.items())
@@ -116,7 +126,6 @@ class Lines:
             yield Case(
                 f"{subject}({said})" if said else subject, subject, function, operands,
                 self.dtypes, self.elementwise, self.loose, self.without,
-                self.long or long,
             )  # fmt: skip
 
 

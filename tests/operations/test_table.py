@@ -12,7 +12,7 @@ import pytest
 
 from tests.operations import page
 from tests.operations.artifacts import Batch
-from tests.operations.case import FORMS, UNKNOWN, public_function
+from tests.operations.case import FORMS, LONG, UNKNOWN, public_function
 from tests.operations.cells import batches, deviations, is_there, unexpected, without_case
 from tests.operations.judging import Outcome, difference
 from tests.operations.operands import edges
@@ -59,6 +59,11 @@ def test_there_is_each_function_that_has_a_case():
 
 def test_names_are_unique():
     assert not [name for name, count in Counter(case.name for case in CASES).items() if count > 1]
+
+
+def test_what_takes_long_are_cases():
+    names = LONG.read_text().splitlines()
+    assert names == sorted({case.name for case in CASES if case.long})
 
 
 @pytest.mark.parametrize("entry", deviations(), ids=lambda entry: entry.cases[0])

@@ -277,7 +277,6 @@ CASES = (
     *_sets(
         "unique_all unique_counts unique_inverse unique_values",
         integers(8, high=4, dtype=None),
-        long=True,
         size=6,
         fill_value=0,
     ),
@@ -285,7 +284,6 @@ CASES = (
         "union1d",
         integers(6, dtype=None),
         integers(5, low=2, high=6, dtype=None),
-        long=True,
         size=8,
     ),
     *[
@@ -295,7 +293,6 @@ CASES = (
             name,
             integers(6, dtype=None),
             integers(5, low=2, high=6, dtype=None),
-            long=name != "setdiff1d",
             size=6,
         )
     ],
@@ -323,7 +320,7 @@ CASES = (
     *_singles("roots", Operand((4,), 1, 3, extreme=False), strip_zeros=False),
     *_singles("poly", Operand((3,), extreme=False)),
     *Lines("jax.numpy", ("float32", "float64"), loose=32)(
-        "polyfit", Operand((8,), extreme=False), Operand((8,), extreme=False), long=True, deg=2
+        "polyfit", Operand((8,), extreme=False), Operand((8,), extreme=False), deg=2
     ),
     *_float_rows("unwrap", M, axis=1),
     # Comparisons of arrays, and bytes.

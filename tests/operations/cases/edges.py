@@ -158,7 +158,7 @@ CASES = (
     # Generators.
     *Lines("jax.lax", ("uint64",), without=("one row", "empty", "symbolic", "vmap"))(
         "rng_bit_generator", fixed(np.array([1 + 2**63, 2**32 - 3], np.uint64)), note="all",
-        by=_generated, long=True,
+        by=_generated,
     ),
     *Lines("jax.lax", ("uint64",), without=("one row", "empty", "symbolic", "vmap"))(
         "rng_bit_generator", ROLLED_OVER, note="rolled over",

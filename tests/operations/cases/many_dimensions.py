@@ -78,7 +78,7 @@ CASES = tuple(
     for rank in _RANKS
     for names, operands in ((_CALLS, ()), (_BY_PLACE, (PLACES,)))
     for name, call in names.items()
-    for case in Lines(name.rpartition(".")[0], ("float32",), without=_WITHOUT, long=True)(
+    for case in Lines(name.rpartition(".")[0], ("float32",), without=_WITHOUT)(
         name.rpartition(".")[2],
         # In static sizes, and of any number of rows.
         Operand(_shape(rank), extreme=False, rows=call is _arithmetic),

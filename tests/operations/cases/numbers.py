@@ -133,8 +133,7 @@ CASES = (
         case
         for kind in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "int4", "uint4")
         for case in _moves("concatenate", rows(4, low=0, high=7, extreme=False),
-                           note=f"and other moves, {kind}", by=_moved(kind),
-                           long=kind not in ("float8_e5m2", "int4"))
+                           note=f"and other moves, {kind}", by=_moved(kind))
     ],
     *_floats("reduce_precision", ROUNDED, note="small",
              by=lambda f, x: [f(x, *bits) for bits in ((5, 10), (4, 3), (5, 2), (5, 7))]),

@@ -316,7 +316,7 @@ CASES = (
     *_series("erf_inv", UNIT),
     *_series("bessel_i0e bessel_i1e", X),
     *_series("igamma", POSITIVE, POSITIVE),
-    *_series("igammac igamma_grad_a random_gamma_grad", POSITIVE, POSITIVE, long=True),
+    *_series("igammac igamma_grad_a random_gamma_grad", POSITIVE, POSITIVE),
     *_series("zeta", ABOVE_ONE, POSITIVE),
     *_series("polygamma", fixed([1] * 12), POSITIVE),
     *_series("betainc", POSITIVE, POSITIVE, Operand((1,), 0.05, 0.95)),
@@ -902,19 +902,19 @@ CASES = (
     *[
         case
         for algorithm in ("RNG_THREE_FRY", "RNG_PHILOX", "RNG_DEFAULT")
-        for note, shapes, long in (("", _ODD, False), (", each", _ODD_EVEN_ONE, True))
+        for note, shapes, every in (("", _ODD, False), (", each", _ODD_EVEN_ONE, True))
         for case in (
-            *Lines("jax.lax", ("uint32",), without=_drawn_without, long=long)(
+            *Lines("jax.lax", ("uint32",), without=_drawn_without)(
                 "rng_bit_generator",
                 fixed([7, 2, 2**32 - 3, 2**32 - 1], "uint32"),
                 note=f"{algorithm}{note}",
-                by=_bits_of(algorithm, "uint8 uint16 uint32" if long else "uint8 uint32", shapes),
+                by=_bits_of(algorithm, "uint8 uint16 uint32" if every else "uint8 uint32", shapes),
             ),
-            *Lines("jax.lax", ("uint64",), without=_drawn_without, long=long)(
+            *Lines("jax.lax", ("uint64",), without=_drawn_without)(
                 "rng_bit_generator",
                 fixed(np.array([2**64 - 7, 2**64 - 2], np.uint64)),
                 note=f"{algorithm}, wide{note}",
-                by=_bits_of(algorithm, "uint8 uint32 uint64" if long else "uint64", shapes),
+                by=_bits_of(algorithm, "uint8 uint32 uint64" if every else "uint64", shapes),
             ),
         )
     ],

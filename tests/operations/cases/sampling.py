@@ -25,7 +25,7 @@ _bits = Lines("jax.random", ("uint32",), without=_WITHOUT)
 _floats = Lines("jax.random", ("float32", "float16", "bfloat16", "float64"), loose=16,
                 without=_WITHOUT)  # fmt: skip
 _of_shape = Lines("jax.random", ("float32", "float64"), loose=32, without=_WITHOUT)
-_gradual = Lines("jax.random", ("float32",), loose=64, without=_WITHOUT, long=True)
+_gradual = Lines("jax.random", ("float32",), loose=64, without=_WITHOUT)
 
 
 def _of_kind(kind, *arguments):
@@ -51,9 +51,9 @@ CASES = (
             *_bits("split", LONG_KEY, num=3, note=kind, by=_of_kind(kind)),
             *_bits("bits", LONG_KEY, note=kind, by=_of_kind(kind, (9,))),
             *_bits("fold_in", LONG_KEY, note=kind, by=_of_kind(kind, 7)),
-            *_bits("randint", LONG_KEY, note=kind, long=True, by=_of_kind(kind, (9,), 0, 100)),
-            *_bits("permutation", LONG_KEY, note=kind, long=True, by=_of_kind(kind, 11)),
-            *_floats("normal", LONG_KEY, note=kind, long=True, by=_of_kind(kind, (3, 5))),
+            *_bits("randint", LONG_KEY, note=kind, by=_of_kind(kind, (9,), 0, 100)),
+            *_bits("permutation", LONG_KEY, note=kind, by=_of_kind(kind, 11)),
+            *_floats("normal", LONG_KEY, note=kind, by=_of_kind(kind, (3, 5))),
         )
     ],
     *_bits("key_data clone", KEY, by=_drawn),
@@ -86,14 +86,14 @@ CASES = (
             ],
         )
     ],
-    *_of_shape("double_sided_maxwell", KEY, long=True, loc=0.5, scale=2.0, shape=(4,), by=_drawn),
+    *_of_shape("double_sided_maxwell", KEY, loc=0.5, scale=2.0, shape=(4,), by=_drawn),
     *_of_shape("truncated_normal", KEY, lower=-1.0, upper=2.0, shape=(5,), by=_drawn),
     *_of_shape("lognormal", KEY, shape=(4,), by=_drawn),
     *_of_shape("orthogonal", KEY, n=3, by=_drawn),
-    *_of_shape("ball", KEY, long=True, d=3, shape=(2,), by=_drawn),
-    *_of_shape("generalized_normal", KEY, long=True, p=1.5, shape=(4,), by=_drawn),
+    *_of_shape("ball", KEY, d=3, shape=(2,), by=_drawn),
+    *_of_shape("generalized_normal", KEY, p=1.5, shape=(4,), by=_drawn),
     *_of_shape("rayleigh pareto geometric", KEY, PROBABILITY, by=_drawn),
-    *_of_shape("wald", KEY, PROBABILITY, long=True, by=_drawn),
+    *_of_shape("wald", KEY, PROBABILITY, by=_drawn),
     *_of_shape("weibull_min", KEY, P, Q, by=_drawn),
     *_of_shape(
         "triangular", KEY, by=lambda f, k: _drawn(lambda key: f(key, -1.0, 0.5, 2.0, (4,)), k)
@@ -104,7 +104,7 @@ CASES = (
         by=lambda f, k: _drawn(lambda key: f(key, jnp.zeros(2), jnp.eye(2) + 0.5), k),
     ),
     *_gradual("gamma loggamma chisquare t dirichlet poisson", KEY, P, by=_drawn),
-    *Lines("jax.random", ("float32", "float16"), loose=64, without=_WITHOUT[1:], long=True)(
+    *Lines("jax.random", ("float32", "float16"), loose=64, without=_WITHOUT[1:])(
         "gamma loggamma", KEY, P, note="with its gradient", by=_drawn
     ),
     *_gradual("beta f", KEY, P, Q, by=_drawn),
