@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,12 @@ class LoweredOperation(LiftedOperation):
     """An operation whose operands have their storage dtypes.
 
     `dtype` and `dtype_of` are storage dtypes; `logical_dtype` is that of the module.
+
+    Attributes:
+        exact: whether NaN, signs of zeros and traps are JAX's where that takes more operations.
     """
+
+    exact: ClassVar[bool] = True
 
     @property
     def arrays(self) -> list[Any]:
@@ -92,6 +97,13 @@ class LoweredOperation(LiftedOperation):
             lax.reshape(lax.convert_element_type(nothing, self.dtype_of(n)), shape)
             for n, shape in enumerate(shapes)
         ]
+
+
+class InexactOperation(LoweredOperation):
+    """An operation whose rule leaves NaN, signs of zeros and traps to the kernels."""
+
+    __slots__ = ()
+    exact = False
 
 
 def maker_of(value: Any) -> Any:
