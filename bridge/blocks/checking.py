@@ -15,11 +15,9 @@ from xla_call_module.errors import StructureError
 from xla_call_module.size_polynomials import Shape, broadcast, is_static, product
 
 _BOOL = np.dtype(bool)
-_PREDICATES = frozenset({"eq", "ge", "gt", "is_finite", "le", "lt", "ne"})
+_PREDICATES = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
 # What is of the type of its first operand.
 _ALIKE = frozenset({"cumsum", "dynamic_update_slice", "erf_gelu", "gelu", "rev", "softmax"})
-# Of the results of these the operation says the dtype.
-_CONVERSIONS = ("convert_element_type", "bitcast_convert_type")
 
 
 def check_block(block: Block) -> None:
@@ -94,8 +92,8 @@ def _elementwise(op: Operation) -> Iterable[Type]:
 
 
 def _of_each(op: Operation) -> Iterable[Type]:
-    kind = op.result.dtype if op.name in _CONVERSIONS else op.operands[0].dtype
-    yield op.operands[0].shape, _BOOL if op.name in _PREDICATES else kind
+    kind = op.result.dtype if op.name == "convert_element_type" else op.operands[0].dtype
+    yield op.operands[0].shape, kind
 
 
 def _reshape(op: Operation) -> Iterable[Type]:
@@ -161,7 +159,7 @@ def _check_alike(op: Operation, types: Sequence[Type], values: Sequence[Value]) 
 
 _RULES: Mapping[str, Callable[[Operation], Iterable[Type]]] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
-    **dict.fromkeys((*OF_EACH, *_ALIKE, *_CONVERSIONS), _of_each),
+    **dict.fromkeys((*OF_EACH, *_ALIKE), _of_each),
     **dict.fromkeys(
         (
             "argmax", "argmin", "reduce_and", "reduce_max", "reduce_mean", "reduce_min",
