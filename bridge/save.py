@@ -90,6 +90,7 @@ class SaveOptions(TypedDict, total=False):
     updates: Updates | None
     operations: OperationsOption
     for_converters: bool
+    exact: bool
 
 
 @api_boundary
@@ -111,6 +112,7 @@ def save(
     platforms: Sequence[str] | None = None,
     operations: OperationsOption = XLA,
     for_converters: bool = False,
+    exact: bool = True,
     batch_buckets: Buckets | None = None,
     linalg: LinalgOption = "portable",
     disabled_checks: Sequence[Check] = (),
@@ -134,8 +136,8 @@ def save(
     - what is saved: `model`, `path`, `params`, `args`, `updates`;
     - names, and what is trainable: `inputs`, `outputs`, `defaults`, `trainable`;
     - gradients: `gradient_order`, `residuals`, `hoist_constants`;
-    - for whom: `tensorflow`, `platforms`, `operations`, `for_converters`, `batch_buckets`,
-      `linalg`, `disabled_checks`;
+    - for whom: `tensorflow`, `platforms`, `operations`, `for_converters`, `exact`,
+      `batch_buckets`, `linalg`, `disabled_checks`;
     - how it is written: `overwrite`, `num_shards`, `manifest`.
 
     Args:
@@ -202,6 +204,9 @@ def save(
             the graph without running it, such as those of TFLite and TF.js: operations in the open,
             sizes of 32 bits, and nothing that compares shapes, refuses gradients or locks
             variables. Optimizers of such a graph may change numbers.
+        exact: with `operations="tensorflow"`, whether NaN, the sign of zero and integers divided by
+            0 are as in JAX where TensorFlow's operations have them otherwise, which takes more
+            nodes.
         batch_buckets: sizes of batches, such as `(1, 8, 32, 128)`, that the batches of a request
             are padded to inside the signature, so that TensorFlow compiles programs for these sizes
             alone; or a mapping from signature keys to sizes. The batch is the dimension variable
@@ -266,6 +271,7 @@ def save(
         hoist_constants=hoist_constants,
         operations=operations,
         for_converters=for_converters,
+        exact=exact,
     )
     gradient_order = resolve_order(gradient_order, for_converters=for_converters)
     if options.plain_operations and batch_buckets is not None:
@@ -317,7 +323,10 @@ def save(
         variables=(*variables, *to_constants(constants)),
         params=NONE if tree is None else to_structure(tree),
         metadata=_describe(
-            signatures, [chain for chain, _ in chains.values()], has_params=tree is not None
+            signatures,
+            [chain for chain, _ in chains.values()],
+            has_params=tree is not None,
+            exact=exact,
         ),
     )
     together = is_multi_process(params)
@@ -512,7 +521,7 @@ def _without_first(arguments: Structure) -> Structure:
 
 
 def _describe(
-    signatures: Sequence[Signature], chains: Iterable[Prepared], *, has_params: bool
+    signatures: Sequence[Signature], chains: Iterable[Prepared], *, has_params: bool, exact: bool
 ) -> dict[str, Any]:
     """Return the metadata that `inspect` shows beside the nodes' own descriptions."""
     releases = [OLDEST]
@@ -523,6 +532,7 @@ def _describe(
         "writer": f"jax-tf-bridge {metadata.version('jax-tf-bridge')}",
         "jax": jax.__version__,
         "params": has_params,
+        **({} if exact else {"exact": False}),
         "tensorflow": max(releases, key=lambda release: release.tensorflow).name,
         "signatures": {
             signature.key: {

@@ -7,4 +7,5 @@
 
 Values have a shape, whose sizes may be symbolic (`xla_call_module.size_polynomials`), a dtype, and
 perhaps an array. The bodies of loops and branches are blocks that see the values around them.
+`checking` refuses a block in which something is not what its operation makes.
 """

@@ -33,7 +33,7 @@ ELEMENTWISE = frozenset({
     "pow", "rem", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sub",
     "xor",
 })  # fmt: skip
-_OF_EACH = frozenset({
+OF_EACH = frozenset({
     "abs", "ceil", "convert_element_type", "cos", "exp", "floor", "log", "logistic", "neg", "not",
     "round", "rsqrt", "sin", "sqrt", "tanh",
 })  # fmt: skip
@@ -168,7 +168,7 @@ class BlockBuilder:
         array = fold(name, operands, parameters, Value(shape, dtype))
         if array is not None:
             return self.constant(array)
-        if name in ELEMENTWISE or name in _OF_EACH:
+        if name in ELEMENTWISE or name in OF_EACH:
             return self._sunk(name, operands, parameters, wanted, place) or _of_numbers(
                 name, operands, shape
             )

@@ -53,6 +53,7 @@ class ChainOptions:
             never.
         plain_operations: whether the orders run as TensorFlow's own operations, without XLA.
         for_converters: whether these are to be read by converters.
+        exact: whether they have NaN, signs of zeros and integers divided by 0 as JAX.
     """
 
     disabled_checks: tuple[DisabledCheck, ...] = ()
@@ -61,6 +62,7 @@ class ChainOptions:
     hoist_constants: int | None = HOISTED_FROM
     plain_operations: bool = False
     for_converters: bool = False
+    exact: bool = True
 
     def __post_init__(self) -> None:
         """Refuse a size that no constant can have."""
@@ -76,6 +78,7 @@ class ChainOptions:
         hoist_constants: int | None,
         operations: OperationsOption,
         for_converters: bool = False,
+        exact: bool = True,
     ) -> ChainOptions:
         """Return the options that the verbs take under the same names.
 
@@ -87,8 +90,9 @@ class ChainOptions:
             parse_linalg(linalg),
             residuals,
             hoist_constants,
-            parse_operations(operations, for_converters=for_converters),
+            parse_operations(operations, for_converters=for_converters, exact=exact),
             for_converters,
+            exact,
         )
 
     def target(self, tensorflow: Release | None, artifact: Artifact) -> Target:

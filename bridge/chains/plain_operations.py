@@ -34,17 +34,16 @@ def lower_orders(
     plain = prepare_chain(calls, target, known=values)
     pairs = zip(plain.calls, prepared.calls, strict=True)
     asserts = first_order == 0 and prepared.shape_check is None
-    opened = options.for_converters
     return tuple(
-        _lower_as(*pair, asserts=asserts and not n, for_converters=opened)
-        for n, pair in enumerate(pairs)
+        _lower_as(*pair, asserts=asserts and not n, options=options) for n, pair in enumerate(pairs)
     )
 
 
 def lower_written(call: CallModule, *, order: int, for_converters: bool = False) -> TensorFlowGraph:
     """Return what a call of a file computes, of TensorFlow's own operations."""
     _refuse_devices(call)
-    return _lower(_on_one_platform(call), asserts=not order, for_converters=for_converters)
+    options = ChainOptions(for_converters=for_converters)
+    return _lower(_on_one_platform(call), asserts=not order, options=options)
 
 
 def _refuse_devices(call: CallModule) -> None:
@@ -65,15 +64,16 @@ def _on_one_platform(call: CallModule) -> CallModule:
     return one
 
 
-def _lower(call: CallModule, *, asserts: bool, for_converters: bool) -> TensorFlowGraph:
+def _lower(call: CallModule, *, asserts: bool, options: ChainOptions) -> TensorFlowGraph:
     from bridge.tf_operations.lowering import lower_call  # which imports the rules of all of it
 
-    is_checked = asserts and not for_converters and SHAPE_ASSERTIONS not in call.disabled_checks
-    return lower_call(call, shape_assertions=is_checked, for_converters=for_converters)
+    opened = options.for_converters
+    is_checked = asserts and not opened and SHAPE_ASSERTIONS not in call.disabled_checks
+    return lower_call(call, shape_assertions=is_checked, for_converters=opened, exact=options.exact)
 
 
 def _lower_as(
-    call: CallModule, portable: CallModule, *, asserts: bool, for_converters: bool
+    call: CallModule, portable: CallModule, *, asserts: bool, options: ChainOptions
 ) -> TensorFlowGraph:
     """Return the graph of a call, with the arguments of another one of the same results."""
     given, wanted = _operands(call), _operands(portable)
@@ -82,8 +82,8 @@ def _lower_as(
     ]
     if not same or not given.keys() <= wanted.keys():
         one = _on_one_platform(portable)
-        return _lower(one, asserts=asserts, for_converters=for_converters)
-    graph = _lower(call, asserts=asserts, for_converters=for_converters)
+        return _lower(one, asserts=asserts, options=options)
+    graph = _lower(call, asserts=asserts, options=options)
     taken = dict(zip(given, graph.main.arguments, strict=True))
     arguments = tuple(
         taken.get(key) or GraphTensor(f"unused_{number}", spec.dtype, spec.static_shape)

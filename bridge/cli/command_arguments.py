@@ -136,6 +136,12 @@ SAVE_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "help": "with --operations tensorflow: for what reads the graph and does not run it, such "
         "as the converters of TFLite and TF.js",
     },
+    "exact": {
+        "flag": "--inexact",
+        "action": "store_false",
+        "help": "with --operations tensorflow: leave NaN and signs of zeros to TensorFlow, for "
+        "fewer nodes",
+    },
 }
 # Of a file of parameters, for `export` and `update`.
 PARAMS_KEY: Mapping[str, Any] = {

@@ -1,6 +1,6 @@
 """What the calls of a file run: a module that XLA compiles, or TensorFlow's own operations.
 
-The options are `operations` and, for the second, `for_converters`.
+The options are `operations` and, for the second, `for_converters` and `exact`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ XLA: OperationsOption = "xla"
 PLAIN: OperationsOption = "tensorflow"
 
 
-def parse_operations(operations: object, *, for_converters: bool = False) -> bool:
+def parse_operations(
+    operations: object, *, for_converters: bool = False, exact: bool = True
+) -> bool:
     """Return whether calls run as TensorFlow's own operations."""
     if operations not in OPERATIONS:
         raise StructureError(
@@ -29,6 +31,12 @@ def parse_operations(operations: object, *, for_converters: bool = False) -> boo
             f"for_converters=True is for a file of TensorFlow's own operations, and operations is "
             f"{operations!r}, a module that no converter reads. To do: pass "
             'operations="tensorflow", or leave out for_converters.'
+        )
+    if not exact and operations == XLA:
+        raise StructureError(
+            f"exact=False is for a file of TensorFlow's own operations, and operations is "
+            f"{operations!r}, a module that XLA compiles as JAX does. To do: pass "
+            'operations="tensorflow", or leave out exact.'
         )
     return operations != XLA
 

@@ -15,9 +15,9 @@ from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import Array, DType
 from xla_call_module.errors import StructureError
 
-RANDOM, HUGE, INF = "random", "huge", "inf"
+RANDOM, HUGE, INF, NAN = "random", "huge", "inf", "nan"
 GIVEN = "given"  # inputs of the user's, which are not drawn
-EDGES = ("zeros", "ones", "negative", HUGE, "nan", INF)
+EDGES = ("zeros", "ones", "negative", HUGE, NAN, INF)
 # The sizes with which a dimension variable is tried.
 SIZES = (1, 3, 17)
 
@@ -73,7 +73,7 @@ def draw(
     elif jnp.issubdtype(spec.dtype.numpy, jnp.complexfloating):
         numbers = numbers + 1j * random.standard_normal(shape)
     array = np.asarray(numbers).astype(spec.dtype.numpy)
-    if kind in ("nan", INF) and array.size and _has(spec.dtype, kind):
+    if kind in (NAN, INF) and array.size and _has(spec.dtype, kind):
         array.reshape(-1)[array.size // 2] = np.array(float(kind)).astype(spec.dtype.numpy)
     return array
 
@@ -109,4 +109,4 @@ def _huge(dtype: DType) -> float:
 def _has(dtype: DType, kind: str) -> bool:
     """Return whether a dtype has the number; not all of 8 bits have an infinity."""
     number = np.array(float(kind)).astype(dtype.numpy).astype(np.complex128)
-    return bool(np.isnan(number) if kind == "nan" else np.isinf(number))
+    return bool(np.isnan(number) if kind == NAN else np.isinf(number))

@@ -20,7 +20,7 @@ def divide_integers(graph: TensorGraph, op: Operation) -> Value:
     """Return the quotient of integers, rounded towards zero."""
     dividend, divisor = op.operands
     _check_constants(graph, op)
-    if _is_harmless(divisor):
+    if not graph.exact or _is_harmless(divisor):
         return nodes.elementwise(graph, "Div", dividend, divisor)
     is_zero, is_trap = _traps(graph, divisor)
     safe = nodes.where(graph, is_trap, 1, divisor)
@@ -36,7 +36,7 @@ def remainder_of_integers(graph: TensorGraph, op: Operation) -> Value:
     """Return the remainder of integers, with the sign of the dividend."""
     dividend, divisor = op.operands
     _check_constants(graph, op)
-    if _is_harmless(divisor):
+    if not graph.exact or _is_harmless(divisor):
         return _rest(graph, dividend, divisor)
     is_zero, is_trap = _traps(graph, divisor)
     safe = nodes.where(graph, is_trap, 1, divisor)

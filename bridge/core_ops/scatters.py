@@ -264,6 +264,8 @@ def _of_bools(graph: TensorGraph, value: Value, rows: _Rows, reducer: str) -> Va
 
 def _extreme(graph: TensorGraph, value: Value, rows: _Rows, reduction: str) -> Value:
     """The greatest or the least, which is NaN where any is; the runtime passes over some NaNs."""
+    if not graph.exact:
+        return rows.write(graph, graph.expand(value), graph.expand(rows.updates), reduction)
     bottom = -np.inf if reduction == "max" else np.inf
     numbers, flags = zip(*(_split(graph, x, bottom) for x in (value, rows.updates)), strict=True)
     extreme = rows.write(graph, numbers[0], numbers[1], reduction)

@@ -103,6 +103,8 @@ class _Shared:
         constants: the names of constants by their contents.
         constant_names: the names in `constants`.
         facts: the facts about values, by their names.
+        exact: whether NaN, signs of zeros and what a processor traps at are those of JAX where
+            that takes more operations.
         scope: the place in the source that the next nodes come from.
         nodes_left: the number of nodes that may still be added.
         bytes_left: the number of bytes that computed constants may still have.
@@ -114,6 +116,7 @@ class _Shared:
     constant_names: set[str] = field(default_factory=set)
     facts: dict[str, object] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
+    exact: bool = True
     scope: str = "graph"
     nodes_left: int = MAX_NODES
     bytes_left: int = MAX_FOLDED
@@ -144,11 +147,11 @@ class TensorGraph:
     zero_copies: ClassVar[bool] = True
     max_padded_rank: ClassVar[int | None] = None
 
-    def __init__(self, *, outer: Self | None = None) -> None:
-        """Make an empty graph, which may be one inside of another."""
+    def __init__(self, *, outer: Self | None = None, exact: bool = True) -> None:
+        """Make an empty graph, which may be one inside of another, and is as exact as that."""
         self.inputs, self.nodes, self.results = [], [], []
         self.outer = outer
-        self._shared: _Shared = _Shared() if outer is None else outer._shared
+        self._shared: _Shared = _Shared(exact=exact) if outer is None else outer._shared
         self._outputs_of_key: dict[Any, tuple[str, ...]] = {}
         self._producers: dict[str, Node] = {}
         self._sources: dict[str, tuple[str, int, int, int]] = {}
@@ -157,6 +160,11 @@ class TensorGraph:
     def initializers(self) -> dict[str, Array]:
         """The constants and parameters by their names."""
         return self._shared.initializers
+
+    @property
+    def exact(self) -> bool:
+        """Whether NaN, signs of zeros and traps are JAX's where that takes more operations."""
+        return self._shared.exact
 
     @property
     def root(self) -> Self:

@@ -45,6 +45,7 @@ def to_litert(
     calibration: Calibration | None = None,
     updates: Updates | None = None,
     state: State = "variables",
+    exact: bool = True,
     verify: bool = True,
     tolerance: Tolerance | float | tuple[float, float] | None = None,
 ) -> bytes:
@@ -92,6 +93,10 @@ def to_litert(
         state: `variables` has what some signature assigns kept by the interpreter from call to
             call, for all signatures of the model, from the given parameters on; `arguments` has it
             passed as inputs, and new values returned as outputs. Gradients have it so, too.
+        exact: whether NaN, the sign of zero and integers divided by 0 are as in JAX where LiteRT's
+            kernels have them otherwise, which takes more operators. Without it a model has fewer,
+            and the numbers of other inputs are as near to JAX's, but for what the logistic function
+            and GELU have near 0, which may be 0.
         verify: whether the model is run on probes and compared with JAX before it is returned.
         tolerance: the allowed difference, as for `bridge.verify`.
 
@@ -116,8 +121,9 @@ def to_litert(
         order=gradient_order, inputs=inputs, outputs=outputs, updates=updates, state=state,
     )  # fmt: skip
     made, _ = _made(
-        bound, verify=verify, tolerance=tolerance, quantize=quantize, calibration=calibration
-    )
+        bound, exact=exact, verify=verify, tolerance=tolerance, quantize=quantize,
+        calibration=calibration,
+    )  # fmt: skip
     return made
 
 
@@ -136,6 +142,7 @@ def _bind(
 def _made(
     bound: Mapping[str, BoundCall],
     *,
+    exact: bool,
     verify: bool,
     tolerance: Any,
     quantize: QuantizeKind | None,
@@ -154,8 +161,8 @@ def _made(
     check_quantize(quantize, calibration, bound)
     allowed = conversion_tolerance(tolerance, verify=verify)
     with LiteRTProcess() as process:
-        made = make_model(bound)
-        trials = list(make_trials(bound)) if verify or quantize else []
+        made = make_model(bound, exact=exact)
+        trials = list(make_trials(bound, exact=exact)) if verify or quantize else []
         if verify:
             rows = compare_model(made, trials, allowed, process=process)
             refuse_differences(
@@ -190,6 +197,7 @@ def save_litert(
     calibration: Calibration | None = None,
     updates: Updates | None = None,
     state: State = "variables",
+    exact: bool = True,
     verify: bool = True,
     tolerance: Tolerance | float | tuple[float, float] | None = None,
     overwrite: bool = False,
@@ -211,6 +219,7 @@ def save_litert(
         calibration: the same.
         updates: the same.
         state: the same.
+        exact: the same.
         verify: the same.
         tolerance: the same.
         overwrite: whether a file at `path` may be replaced.
@@ -240,8 +249,9 @@ def save_litert(
         order=gradient_order, inputs=inputs, outputs=outputs, updates=updates, state=state,
     )  # fmt: skip
     made, report = _made(
-        bound, verify=verify, tolerance=tolerance, quantize=quantize, calibration=calibration
-    )
+        bound, exact=exact, verify=verify, tolerance=tolerance, quantize=quantize,
+        calibration=calibration,
+    )  # fmt: skip
     with hidden_folder(target.parent, target.name) as folder:
         (folder / target.name).write_bytes(made)
         (folder / target.name).replace(target)

@@ -135,8 +135,9 @@ def _differs(
         )
         inputs = {**trial.inputs, **variables}
         key = trial.signature
-        model = make_model({key: part})
-        trials = list(given_trials({key: part}, {key: [inputs]}))
+        model = make_model({key: part}, exact=trial.exact)
+        given = given_trials({key: part}, {key: [inputs]})
+        trials = [dataclasses.replace(one, exact=trial.exact) for one in given]
         return any(row.problem for row in compare_model(model, trials, tolerance, process=process))
     except InteropError:
         return False

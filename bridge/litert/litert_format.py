@@ -126,6 +126,7 @@ def _convert(request: Conversion) -> WrittenFile:
         quantize=options.get("quantize"),
         calibration=options.get("calibration"),
         state=options.get("state", "variables"),
+        exact=not options.get("inexact", False),
         verify=not options.get("no_verify", False),
         tolerance=options.get("tolerance"),
         overwrite=request.overwrite,
@@ -164,6 +165,10 @@ LITERT = FileFormat(
                 "default": "variables",
                 "help": "whether the interpreter keeps what is assigned, or it is passed and "
                 "returned",
+            },
+            "inexact": {
+                "action": "store_true",
+                "help": "leave NaN and signs of zeros to the runtime, for a smaller model",
             },
             "tolerance": TOLERANCE,
             "no_verify": {

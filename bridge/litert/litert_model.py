@@ -125,17 +125,18 @@ def _sources(
     return model, {key: model[key] for key in keys}
 
 
-def make_model(bound: Mapping[str, BoundCall]) -> bytes:
+def make_model(bound: Mapping[str, BoundCall], *, exact: bool = True) -> bytes:
     """Return the LiteRT model of some calls."""
     first = {name: array for one in bound.values() for name, array in one.state.values()}
-    blocks = [_signature(key, one) for key, one in bound.items()]
-    return emit_model(blocks, {name: at_boundary(array) for name, array in first.items()})
+    blocks = [_signature(key, one, exact=exact) for key, one in bound.items()]
+    variables = {name: at_boundary(array) for name, array in first.items()}
+    return emit_model(blocks, variables, exact=exact)
 
 
-def _signature(key: str, bound: BoundCall) -> SignatureBlock:
+def _signature(key: str, bound: BoundCall, *, exact: bool) -> SignatureBlock:
     constants = {index: array for index, (_, array) in bound.parameters.items()}
     places = Places()
-    block = lower_call(bound.call, constants, places)
+    block = lower_call(bound.call, constants, places, exact=exact)
     free = sorted({*bound.inputs, *bound.state})
     results = range(len(bound.call.results))
     outputs = dict(zip(bound.returned, bound.outputs, strict=True))

@@ -94,6 +94,11 @@ class LoadedSignature:
         return bool(self._signature.function.operations)
 
     @property
+    def is_exact(self) -> bool:
+        """Whether the file says that NaN, signs of zeros and integers by 0 are as in JAX."""
+        return bool(self._model.metadata.get("exact", True))
+
+    @property
     @api_boundary
     def exported(self) -> export.Exported:
         """The `Exported` that was saved; its first argument is the parameters, if it has any.

@@ -38,6 +38,7 @@ def to_onnx(
     opset: int | None = None,
     inputs: Names | None = None,
     outputs: Names | None = None,
+    exact: bool = True,
     verify: bool = False,
     tolerance: Tolerance | float | tuple[float, float] | None = None,
 ) -> onnx.ModelProto:
@@ -77,6 +78,10 @@ def to_onnx(
         inputs: names for the inputs: a sequence, one for each leaf of the arguments, or a mapping
             from default names to new ones.
         outputs: the same for the results.
+        exact: whether NaN, the sign of zero and integers divided by 0 are as in JAX where ONNX
+            Runtime has them otherwise, which takes more nodes. Without it a model has fewer, and
+            the numbers of other inputs are as near to JAX's, but for what the logistic function
+            has below 1e-7.
         verify: whether the model is run by ONNX Runtime on probes, in a process of its own, and
             compared with JAX before it is returned.
         tolerance: the allowed difference, as for `bridge.verify`.
@@ -105,12 +110,12 @@ def to_onnx(
     from bridge.sources.bound_call import bind_source
 
     check_order(gradient_order)
-    check = _check(tolerance, verify=verify)
+    check = _check(tolerance, verify=verify, exact=exact)
     bound = bind_source(
         exported, ONNX, params=params, args=args, platform=platform,
         inputs=inputs, outputs=outputs, order=gradient_order,
     )  # fmt: skip
-    model = embedded(convert(decomposed(bound), opset))
+    model = embedded(convert(decomposed(bound), opset, exact=exact))
     if verify:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "model.onnx")
@@ -119,7 +124,7 @@ def to_onnx(
     return model
 
 
-def _check(tolerance: Any, *, verify: bool) -> Callable[[BoundCall, Path], None]:
+def _check(tolerance: Any, *, verify: bool, exact: bool) -> Callable[[BoundCall, Path], None]:
     """Return the comparison of a file with JAX, or a function that does nothing."""
     if not verify and tolerance is None:
         return lambda _bound, _path: None
@@ -127,7 +132,7 @@ def _check(tolerance: Any, *, verify: bool) -> Callable[[BoundCall, Path], None]
     from bridge.verifying.trial_request import conversion_tolerance
 
     allowed = conversion_tolerance(tolerance, verify=verify)
-    return lambda bound, path: verify_onnx(bound, path, allowed)
+    return lambda bound, path: verify_onnx(bound, path, allowed, exact=exact)
 
 
 @api_boundary
@@ -143,6 +148,7 @@ def save_onnx(
     opset: int | None = None,
     inputs: Names | None = None,
     outputs: Names | None = None,
+    exact: bool = True,
     verify: bool = False,
     tolerance: Tolerance | float | tuple[float, float] | None = None,
     overwrite: bool = False,
@@ -162,6 +168,7 @@ def save_onnx(
         opset: the same.
         inputs: the same.
         outputs: the same.
+        exact: the same.
         verify: the same.
         tolerance: the same.
         overwrite: whether a file at `path` may be replaced, and its weights beside it.
@@ -189,7 +196,7 @@ def save_onnx(
     from bridge.sources.bound_call import bind_source
 
     check_order(gradient_order)
-    check = _check(tolerance, verify=verify)
+    check = _check(tolerance, verify=verify, exact=exact)
     target = check_target(path, external_data, overwrite=overwrite)
     bound = bind_source(
         model,
@@ -205,6 +212,7 @@ def save_onnx(
         bound,
         target,
         opset=opset,
+        exact=exact,
         external_data=external_data,
         check=functools.partial(check, bound),
     )

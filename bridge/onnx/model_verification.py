@@ -26,7 +26,9 @@ _RUNTIME = RUNTIMES["ONNX Runtime"]
 _NOT_IN_PYTHON = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
-def verify_onnx(bound: BoundCall, path: Path, tolerance: Tolerance | None) -> None:
+def verify_onnx(
+    bound: BoundCall, path: Path, tolerance: Tolerance | None, *, exact: bool = True
+) -> None:
     """Compare a file with the call that it was made of."""
     if not _RUNTIME.version():
         raise MissingDependencyError(
@@ -44,7 +46,7 @@ def verify_onnx(bound: BoundCall, path: Path, tolerance: Tolerance | None) -> No
             "out."
         )
     with x64_if_needed(dtypes):
-        trials = list(make_trials({call.name: bound}))
+        trials = list(make_trials({call.name: bound}, exact=exact))
     rows = compare_onnx(path, trials, tolerance or Tolerance())
     refuse_differences(rows, [trial.sizes for trial in trials], runtime=_RUNTIME.name)
 

@@ -166,6 +166,7 @@ def _convert(request: Conversion) -> WrittenFile:
         external_data=_EXTERNAL_DATA[request.options.get("external_data", "auto")],
         platform=request.platform,
         opset=request.options.get("opset"),
+        exact=not request.options.get("inexact", False),
         verify=request.options.get("verify", False),
         tolerance=request.options.get("tolerance"),
         overwrite=request.overwrite,
@@ -209,6 +210,10 @@ ONNX = FileFormat(
                 "choices": tuple(_EXTERNAL_DATA),
                 "default": "auto",
                 "help": "whether weights are in a file of their own; by default past 1 GiB",
+            },
+            "inexact": {
+                "action": "store_true",
+                "help": "leave NaN and signs of zeros to the runtime, for a smaller model",
             },
             "verify": {
                 "action": "store_true",

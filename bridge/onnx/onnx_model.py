@@ -80,7 +80,7 @@ def decomposed(bound: BoundCall) -> BoundCall:
     return decompose_bound(bound)
 
 
-def convert(bound: BoundCall, opset: int | None) -> BareModel:
+def convert(bound: BoundCall, opset: int | None, *, exact: bool = True) -> BareModel:
     """The model of a function, without its initializers."""
     version = DEFAULT_OPSET if opset is None else opset
     if version not in OPSETS or not isinstance(version, int | np.integer):
@@ -97,9 +97,9 @@ def convert(bound: BoundCall, opset: int | None) -> BareModel:
     may_rise = opset is None and known >= BITCAST_OPSET
     try:
         try:
-            return _convert(bound, int(version), may_rise=may_rise)
+            return _convert(bound, int(version), may_rise=may_rise, exact=exact)
         except NewerOpset:
-            return _convert(bound, BITCAST_OPSET, may_rise=False)
+            return _convert(bound, BITCAST_OPSET, may_rise=False, exact=exact)
     except RecursionError as error:
         raise StructureError(
             f"{bound.call.name} has regions in regions, such as branches in branches, deeper "
@@ -108,8 +108,8 @@ def convert(bound: BoundCall, opset: int | None) -> BareModel:
         ) from error
 
 
-def _convert(bound: BoundCall, version: int, *, may_rise: bool) -> BareModel:
-    outermost = Graph(version, may_rise=may_rise)
+def _convert(bound: BoundCall, version: int, *, may_rise: bool, exact: bool) -> BareModel:
+    outermost = Graph(version, may_rise=may_rise, exact=exact)
     # Before all others: what a user calls them is not changed.
     names = [outermost.unique(name) for name in bound.outputs]
     arguments = _arguments(outermost, bound)
@@ -181,12 +181,13 @@ def save(
     target: Path,
     *,
     opset: int | None,
+    exact: bool,
     external_data: str | bool,
     check: Callable[[Path], None],
 ) -> dict[str, Any]:
     """Write the model of a function, whole or not at all; return the facts of a `WrittenFile`."""
     bound = decomposed(bound)
-    bare = convert(bound, opset)
+    bare = convert(bound, opset, exact=exact)
     size = sum(array.nbytes for array in bare.initializers.values())
     apart = size >= _MAX_EMBEDDED_BYTES if external_data == "auto" else bool(external_data)
     if not apart and size >= onnx.checker.MAXIMUM_PROTOBUF:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bridge.core_ops import elementary
 from bridge.core_ops.integer_division import divide_integers, remainder_of_integers, whole_power
-from bridge.core_ops.softmaxes import fuse_log_softmax, fuse_softmax
+from bridge.core_ops.softmaxes import fuse_log_softmax, fuse_logistic, fuse_softmax
 from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.size_arithmetic import compute_sizes
@@ -56,7 +56,7 @@ def _sign(graph: Graph, op: Operation) -> Value:
         quotient = join(graph, *(do("Div", part, length) for part in split(graph, value)))
         return nodes.where(graph, do("Equal", length, 0), value, quotient)
     sign = do("Sign", value)
-    if not value.is_float:
+    if not value.is_float or not graph.exact:
         return sign
     return nodes.where(graph, do("Greater", do("Abs", value), 0), sign, value)
 
@@ -110,7 +110,7 @@ def _divide(graph: Graph, op: Operation) -> Value:
         return divide_integers(graph, op)
     if is_complex(dividend):
         return divide(graph, dividend, divisor)
-    for fuse in (fuse_softmax, fuse_mean_of_windows):
+    for fuse in (fuse_softmax, fuse_mean_of_windows, fuse_logistic):
         if (fused := fuse(graph, dividend, divisor)) is not None:
             return fused
     reciprocal = None if divisor.array is None else elementary.reciprocal_of(divisor.array)
@@ -162,7 +162,9 @@ def _to_integers(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
     if value.dtype.itemsize < 4:
         value = nodes.cast(graph, value, np.float32)
     least, beyond = float(bounds.min), float(bounds.max + 1)
-    numbers = nodes.where(graph, do("IsNaN", value), 0, do("Max", value, least))
+    numbers = do("Max", value, least)
+    if graph.exact:
+        numbers = nodes.where(graph, do("IsNaN", value), 0, numbers)
     is_beyond = do("GreaterOrEqual", numbers, beyond)
     made = graph.cast(nodes.where(graph, is_beyond, 0, numbers), dtype)
     return nodes.where(graph, is_beyond, int(bounds.max), made)

@@ -37,6 +37,7 @@ def lower_call(
     shape_assertions: bool = True,
     name_prefix: str = "",
     for_converters: bool = False,
+    exact: bool = True,
 ) -> TensorFlowGraph:
     """Return the computation of a call in TensorFlow's own operations."""
     platform = _CPU if _CPU in call.platforms else call.platforms[0]
@@ -47,6 +48,7 @@ def lower_call(
         "asserts_shapes": shape_assertions,
         "prefix": name_prefix,
         "for_converters": for_converters,
+        "exact": exact,
     }
     try:
         return _lower(call, plain, native, **options)
@@ -62,9 +64,10 @@ def _lower(
     asserts_shapes: bool,
     prefix: str,
     for_converters: bool,
+    exact: bool,
 ) -> TensorFlowGraph:
     """Return the graph of a call, whose calls of LAPACK are replaced by loops but for some."""
-    outermost = Graph(for_converters=for_converters)
+    outermost = Graph(for_converters=for_converters, exact=exact)
     values = {index: _argument(outermost, call.args[index]) for index in call.kept}
     arguments = [values[index] for index in plain.kept]
     graph = Graph(outer=outermost)

@@ -83,9 +83,11 @@ class Graph(TensorGraph):
     assertions: list[str]
     for_converters: bool
 
-    def __init__(self, *, outer: Graph | None = None, for_converters: bool = False) -> None:
+    def __init__(
+        self, *, outer: Graph | None = None, for_converters: bool = False, exact: bool = True
+    ) -> None:
         """Make an empty graph, which may be one inside of another."""
-        super().__init__(outer=outer)
+        super().__init__(outer=outer, exact=exact)
         self.assertions = [] if outer is None else outer.assertions
         self.for_converters = for_converters if outer is None else outer.for_converters
         self._dtypes: dict[str, np.dtype[Any]] = {} if outer is None else outer._dtypes
@@ -376,7 +378,8 @@ def _along_last(op_type: str) -> Callable[..., list[Value]]:
         last = value.rank - 1
         if axis == last:
             (made,) = graph._add(op_type, inputs, results, {})
-            return [made if op_type == "LogSoftmax" else _with_nan(graph, made, value)]
+            keeps_nan = op_type == "LogSoftmax" or not graph.exact
+            return [made if keeps_nan else _with_nan(graph, made, value)]
         order = [*(number for number in range(value.rank) if number != axis), axis]
         turned = graph.expand(nodes.transpose(graph, value, order))
         made = graph.node(op_type, [turned], shape=turned.shape, axis=last)

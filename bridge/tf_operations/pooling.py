@@ -28,14 +28,15 @@ def pooled(graph: TensorGraph, reducer: str, value: Value, rows: Sequence[Row]) 
     MaxPool passes over NaN, and takes the lowest finite number for -inf: it is used behind a Relu,
     where only NaN is left to be looked for.
     """
-    source = graph.producer(value)
-    is_rectified = source is not None and source.op_type == "Relu"
-    if reducer != "maximum" or value.rank != _RANK or not is_rectified:
+    is_pool = reducer == "maximum" and value.rank == _RANK
+    if not is_pool or not _may_pool(graph, value):
         return None
     if rows[0] != (1, 1, 0, 0) or rows[3] != (1, 1, 0, 0) or not _fits(rows, value):
         return None
     value = graph.expand(value)
     most = _pool(graph, "MaxPool", value, rows)
+    if not graph.exact:
+        return most
     if any(low or high for *_, low, high in rows):  # AvgPool has no such padding
         is_nan = nodes.cast(graph, nodes.elementwise(graph, "IsNaN", value), np.float32)
         any_nan = _pool(graph, "MaxPool", graph.expand(is_nan), rows)
@@ -44,6 +45,13 @@ def pooled(graph: TensorGraph, reducer: str, value: Value, rows: Sequence[Row]) 
         mean = _pool(graph, "AvgPool", value, rows)
         found = nodes.elementwise(graph, "IsNaN", mean)
     return nodes.where(graph, found, np.nan, most)
+
+
+def _may_pool(graph: TensorGraph, value: Value) -> bool:
+    """Return whether the greatest elements are those of a pool, but for NaN."""
+    source = graph.producer(value)
+    is_rectified = source is not None and source.op_type == "Relu"
+    return is_rectified or (not graph.exact and value.dtype == np.float32)
 
 
 def fuse_mean_of_windows(graph: TensorGraph, dividend: Value, divisor: Value) -> Value | None:
@@ -92,20 +100,26 @@ def _moves(rows: Sequence[Row]) -> dict[str, Any]:
 
 def _select_and_scatter(graph: TensorGraph, op: Operation) -> Value:
     """Return MaxPoolGrad of images without NaN behind a Relu, and the general form of others."""
-    value, source, start = op.operands
+    value, _, start = op.operands
     rows = _pool_rows(op) if start.scalar == 0 and _is_pool_gradient(graph, op) else None
     if rows is None:
         return _general(graph, op)
+    if not graph.exact:
+        return _pool_gradient(graph, op, rows)
     flat = graph.expand(nodes.reshape(graph, value, [product(value.shape)]))
     is_nan = graph.expand(nodes.elementwise(graph, "IsNaN", flat))
     found = graph.node("Any", [is_nan, graph.vector([0])], shape=(), keepdims=0)
     general, fast = graph.body(), graph.body()
     general.add_result(_general(general, op))
-    most = _pool(fast, "MaxPool", value, rows)
-    inputs = [value, most, source]
-    fast.add_result(fast.node("MaxPoolGrad", inputs, shape=value.shape, **_moves(rows)))
+    fast.add_result(_pool_gradient(fast, op, rows))
     kinds = [(value.shape, value.dtype)]
     return graph.nodes_of("If", [found], kinds, then_branch=general, else_branch=fast)[0]
+
+
+def _pool_gradient(graph: TensorGraph, op: Operation, rows: Sequence[Row]) -> Value:
+    value, source, _ = op.operands
+    inputs = [value, _pool(graph, "MaxPool", value, rows), source]
+    return graph.node("MaxPoolGrad", inputs, shape=value.shape, **_moves(rows))
 
 
 def _general(graph: TensorGraph, op: Operation) -> Value:
@@ -117,7 +131,6 @@ def _general(graph: TensorGraph, op: Operation) -> Value:
 def _is_pool_gradient(graph: TensorGraph, op: Operation) -> bool:
     """Return whether it adds the cotangent of a maximum to the first greatest element."""
     value, (select, scatter) = op.operands[0], op.regions
-    node = graph.producer(value)
     compare, *others = (view.operation for view in select.block)
     is_greatest = (
         len(others) == 1
@@ -125,8 +138,8 @@ def _is_pool_gradient(graph: TensorGraph, op: Operation) -> bool:
         and comparison_direction(compare) == "GE"
         and list(compare.operands) == list(select.block.arguments)
     )
-    is_rectified = node is not None and node.op_type == "Relu" and value.dtype == np.float32
-    return is_greatest and is_rectified and reducer_of(scatter) == "add"
+    may_pool = value.dtype == np.float32 and _may_pool(graph, value)
+    return is_greatest and may_pool and reducer_of(scatter) == "add"
 
 
 def _pool_rows(op: Operation) -> list[Row] | None:

@@ -46,7 +46,7 @@ def _extreme_and_index(
     """Return the first greatest or least number, and where it is; or the first NaN."""
     value, counting = graph.expand(values[0]), values[1]
     where = _arg(graph, "ArgMax" if order == "max" else "ArgMin", value, axis)
-    if value.is_float:
+    if value.is_float and graph.exact:
         is_nan = nodes.elementwise(graph, "IsNaN", value)
         first = _arg(graph, "ArgMax", graph.expand(nodes.cast(graph, is_nan, np.uint8)), axis)
         shape = shape_without(value.shape, [axis])

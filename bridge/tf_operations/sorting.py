@@ -43,10 +43,10 @@ def _first(graph: Graph, value: Value, key: SortKey, axis: int, count: Dim) -> V
 
 
 def _comparable(graph: Graph, value: Value, key: SortKey) -> Value:
-    """Return integers in the order of the key."""
+    """Return numbers in the order of the key, of which NaN and the signs of zeros have a place."""
     if value.dtype == bool:
         return nodes.cast(graph, value, np.uint8)
-    if not value.is_float:
+    if not (value.is_float and graph.exact):
         return value
     do = partial(nodes.elementwise, graph)
     if not key.signed_zeros:
@@ -57,9 +57,10 @@ def _comparable(graph: Graph, value: Value, key: SortKey) -> Value:
 
 
 def _top(graph: Graph, value: Value, count: Dim, *, descending: bool) -> Value:
-    """Return where the greatest or least integers are, of equal ones the first one first."""
+    """Return where the greatest or least numbers are, of equal ones the first one first."""
     if not descending:
-        value = graph.expand(nodes.elementwise(graph, "BitwiseNot", value))
+        opposite = "Neg" if value.is_float else "BitwiseNot"
+        value = graph.expand(nodes.elementwise(graph, opposite, value))
     shape = (*value.shape[:-1], count)
     results = [(shape, value.dtype), (shape, np.dtype(np.int32))]
     size = nodes.cast(graph, nodes.reshape(graph, graph.size(count), ()), np.int32)

@@ -28,12 +28,19 @@ from xla_call_module.tracebacks import warn
 _Reference = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]
 
 
-def make_trials(bound: Mapping[str, BoundCall], *, seed: int = 0) -> Iterator[Trial]:
+def make_trials(
+    bound: Mapping[str, BoundCall], *, seed: int = 0, exact: bool = True
+) -> Iterator[Trial]:
     """Yield the trials of each signature: random inputs, and those at the edges of their dtypes.
 
     Where a signature assigns variables, all of them are called by turns first, one step after the
     other; each trial after these has the first values of the variables.
     """
+    for trial in _trials(bound, seed):
+        yield dataclasses.replace(trial, exact=exact)
+
+
+def _trials(bound: Mapping[str, BoundCall], seed: int) -> Iterator[Trial]:
     references = {key: _reference(one) for key, one in bound.items()}
     if any(one.assigned for one in bound.values()):
         yield from _steps(bound, references, seed)

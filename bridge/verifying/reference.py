@@ -95,7 +95,7 @@ class _SignatureReference:
         self._steps = request.steps if all(names[i] for i in results.values()) else 1
         self._deviations = deviations_of(self._call)
         self._precisions = narrowest_floats(self._call)
-        self._keeps_nan = signature.is_plain
+        self._keeps_nan, self._exact = signature.is_plain, signature.is_exact
         self._run = LimitedCalls(self._evaluate, self._call, static_argnums=(0, 1))
         self._given = request.inputs_of(self.key, self.inputs)
         kinds = self._kinds(request)
@@ -209,6 +209,7 @@ class _SignatureReference:
             deviations=deviations,
             precisions=precisions,
             keeps_nan=self._keeps_nan,
+            exact=self._exact,
             step=step if self._assigns else 0,
         )
         return trial, [new.get(leaf, value) for leaf, value in enumerate(params)]

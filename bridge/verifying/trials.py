@@ -49,6 +49,7 @@ class Trial:
         precisions: for each output the least precise dtype of floats that it was computed with;
             empty for none.
         keeps_nan: whether TensorFlow runs its own operations, which keep NaN that XLA may lose.
+        exact: whether NaN, signs of zeros and integers divided by 0 are to be as in JAX.
         step: the number of the call among those that follow one another, from 1 on, where the
             signature assigns variables; the first one has their values in the file. 0 where it
             only reads.
@@ -66,6 +67,7 @@ class Trial:
     deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     precisions: Mapping[str, str] = field(default_factory=dict)
     keeps_nan: bool = False
+    exact: bool = True
     step: int = 0
 
     @property
@@ -161,6 +163,7 @@ def _describe(trial: Trial) -> dict[str, Any]:
         "deviations": {name: list(several) for name, several in trial.deviations.items()},
         "precisions": dict(trial.precisions),
         "keeps_nan": trial.keeps_nan,
+        "exact": trial.exact,
         "step": trial.step,
     }
 
@@ -190,6 +193,7 @@ def _to_trial(fields: Mapping[str, Any], number: int, arrays: Mapping[str, Array
         },
         precisions={str(k): str(v) for k, v in fields.get("precisions", {}).items()},
         keeps_nan=bool(fields.get("keeps_nan", False)),
+        exact=bool(fields.get("exact", True)),
         step=int(fields.get("step", 0)),
     )
 

@@ -48,6 +48,7 @@ TESTED = {
         "tests/bridge/test_save_for_converters.py": "for_converters",
     },
     "save": {
+        "tests/verbs/test_exact.py": "exact",
         TABLES: "model path params args platforms trainable inputs outputs gradient_order "
         "residuals hoist_constants tensorflow disabled_checks linalg num_shards manifest "
         "batch_buckets defaults operations",
@@ -56,6 +57,7 @@ TESTED = {
         "tests/bridge/test_save_for_converters.py": "for_converters",
     },
     "save_litert": {
+        "tests/verbs/test_exact.py": "exact",
         "tests/bridge/litert/test_conversion_files.py": "model path params args signatures "
         "gradient_order platform inputs outputs verify",
         "tests/bridge/litert/test_conversion_verify.py": "overwrite",
@@ -64,6 +66,7 @@ TESTED = {
         "tests/bridge/litert/test_conversion_state.py": "updates state",
     },
     "save_onnx": {
+        "tests/verbs/test_exact.py": "exact",
         TABLES: "model path params gradient_order external_data platform inputs outputs",
         "tests/bridge/onnx/test_onnx_model_saving.py": "opset overwrite",
         "tests/bridge/verifying/test_verification.py": "verify tolerance",
@@ -74,6 +77,7 @@ TESTED = {
         "tests/eight_devices/lifting.py": "mesh",
     },
     "to_litert": {
+        "tests/verbs/test_exact.py": "exact",
         "tests/bridge/litert/test_conversion_files.py": "model params args signatures "
         "gradient_order platform inputs outputs verify",
         "tests/bridge/verifying/test_verification.py": "tolerance",
@@ -81,6 +85,7 @@ TESTED = {
         "tests/bridge/litert/test_conversion_state.py": "updates state",
     },
     "to_onnx": {
+        "tests/verbs/test_exact.py": "exact",
         "tests/bridge/onnx/test_onnx_model_saving.py": "exported params gradient_order opset "
         "inputs outputs",
         "tests/bridge/onnx/test_onnx_model.py": "platform",
@@ -216,7 +221,8 @@ def test_what_is_handed_on_to_save_is_what_save_takes():
 def test_the_options_of_the_passes_have_one_default(verb):
     """What `ChainOptions` has where nobody says anything is what the verbs say."""
     taken, options = (inspect.signature(one).parameters for one in (verb, ChainOptions.parse))
-    names = [name for name in options if (verb, name) != (bridge.convert, "for_converters")]
+    of_files = ("for_converters", "exact") if verb is bridge.convert else ()
+    names = [name for name in options if name not in of_files]
     assert ChainOptions.parse(**{name: taken[name].default for name in names}) == ChainOptions()
 
 

@@ -13,6 +13,7 @@ from bridge.litert.emitting.block_emitter import BlockEmitter, Emit
 from bridge.litert.emitting.flatbuffer_file import TYPES
 from xla_call_module.size_polynomials import Shape
 
+RELU = 1  # of `ActivationFunctionType`
 _F, _NUMBERS, _ALL = "float32", "float32 int32 int64", "bool float32 int32 int64"
 # The operator of each operation, and the dtypes of operands that its kernels have.
 _KERNELS: Mapping[str, tuple[str, str]] = {
@@ -206,7 +207,20 @@ def _top_k(emitter: BlockEmitter, op: Operation) -> list[int]:
 
 
 def _gelu(emitter: BlockEmitter, op: Operation) -> int:
-    return emitter.make("GELU", [emitter.read(op.operands[0])], op.result, approximate=True)
+    is_approximate = op.name == "gelu"
+    inputs = [emitter.read(op.operands[0])]
+    return emitter.make("GELU", inputs, op.result, approximate=is_approximate)
+
+
+def _rectified_sum(emitter: BlockEmitter, op: Operation) -> int:
+    """Return a sum with the activation behind it, whose kernel loses NaN."""
+    user = emitter.only_user(op.result)
+    if user is None or activated_operand(user) is not op.result:
+        return _elements(emitter, op)
+    tensors = [_broadcast(emitter, op, operand) for operand in op.operands]
+    made = emitter.make("ADD", tensors, user.result, fusedActivationFunction=RELU)
+    emitter.absorb(user, made)
+    return made
 
 
 def _softmax(emitter: BlockEmitter, op: Operation) -> int:
@@ -221,6 +235,7 @@ EMITTERS: Mapping[str, Emit] = {
     "clamp": _clamp,
     "convert_element_type": _convert,
     "cumsum": _cumsum,
+    "erf_gelu": _gelu,
     "gelu": _gelu,
     "max": _maximum,
     "round": _round,
@@ -228,3 +243,5 @@ EMITTERS: Mapping[str, Emit] = {
     "softmax": _softmax,
     "top_k": _top_k,
 }
+# Of models that need not be exact.
+INEXACT_EMITTERS: Mapping[str, Emit] = {"add": _rectified_sum}

@@ -48,24 +48,24 @@ class SignatureBlock:
     places: Sequence[str] = ()
 
 
-def emit_model(signatures: Sequence[SignatureBlock], variables: Mapping[str, Array]) -> bytes:
+def emit_model(
+    signatures: Sequence[SignatureBlock], variables: Mapping[str, Array], *, exact: bool = True
+) -> bytes:
     """Return a LiteRT model with a signature for each block, which share their constants.
 
     Args:
         signatures: the blocks.
         variables: the first values of variables.
+        exact: whether operators that lose NaN are left out.
     """
     file = FlatbufferFile()
     # The subgraph of the first signature is the first one; the others follow where they are made.
-    mains = [_main(file, one) for one in signatures]
+    table = _TABLE if exact else {**_TABLE, **element_operators.INEXACT_EMITTERS}
+    mains = [BlockEmitter(file, one.signature, table, places=one.places) for one in signatures]
     first = _first_values(file, variables) if variables else None
     for one, emitter in zip(signatures, mains, strict=True):
         _write(one, emitter, first)
     return file.to_bytes()
-
-
-def _main(file: FlatbufferFile, one: SignatureBlock) -> BlockEmitter:
-    return BlockEmitter(file, one.signature, _TABLE, places=one.places)
 
 
 def _first_values(file: FlatbufferFile, variables: Mapping[str, Array]) -> int:

@@ -10,11 +10,11 @@ import numpy as np
 
 from bridge.blocks.block import Operation, Value
 from bridge.litert.emitting.block_emitter import BlockEmitter, Emit
-from bridge.litert.emitting.element_operators import activated_operand, is_bounded_by_6
+from bridge.litert.emitting.element_operators import RELU, activated_operand, is_bounded_by_6
 from xla_call_module.dtypes import Array
 from xla_call_module.size_polynomials import Dim, is_static
 
-_RELU, _RELU6 = 1, 3  # of `ActivationFunctionType`
+_RELU6 = 3  # of `ActivationFunctionType`
 _SAME, _VALID = 0, 1  # of `Padding`
 _F = np.dtype(np.float32)
 
@@ -45,7 +45,7 @@ def _epilogue(emitter: BlockEmitter, op: Operation) -> _Epilogue:
     found, value = _Epilogue(), op.result
     while (user := emitter.only_user(value)) is not None and user.results[0].shape == value.shape:
         if activated_operand(user) is value:
-            found.activation = _RELU
+            found.activation = RELU
             found.absorbed.append(user)
             after = emitter.only_user(user.result)
             if after is not None and is_bounded_by_6(after, user.result):

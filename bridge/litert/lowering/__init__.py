@@ -11,8 +11,8 @@ their storage dtypes (`storage_dtypes.py`): integers are int32, and small floats
 computes its result by functions of JAX whose operations LiteRT has kernels for.
 
 To add an operation: a function `_name(op)` in the file of its family, and its place in the `RULES`
-there; `kept(rule)` where elements are only moved, and `moved(rule)` where results are computed,
-which rounds them to the dtype of the module. What LiteRT cannot express exactly:
+there, and of the family in `lowering_table.py`, where `moved` has results that are computed rounded
+to the dtype of the module. What LiteRT cannot express exactly:
 `op.refuse("reason", "what to do instead")`. `python -m tests.operations NAME --target LiteRT` says
 whether JAX and LiteRT agree.
 """

@@ -47,7 +47,7 @@ def _extreme(function: Callable[..., Any], of_bools: Callable[..., Any]) -> Lift
             return of_bools(left, right)
         if is_unsigned(logical):
             return unsigned_order(function(unsigned_order(left), unsigned_order(right)))
-        if integer_bits(logical) or _is_activation(op):
+        if integer_bits(logical) or not op.exact or _is_activation(op):
             return function(left, right)
         for one, other, known in ((left, right, op.known(1)), (right, left, op.known(0))):
             if known is None:
@@ -90,6 +90,8 @@ def _divide(op: LoweredOperation) -> Any:
     left, right = jnp.asarray(left), jnp.asarray(right)
     if is_unsigned(logical):
         return _unsigned_division(left, right)[0]
+    if not op.exact:
+        return _quotient(left, right)
     is_zero_divisor = right == 0
     safe = jnp.where(is_zero_divisor | (right == -1), 1, right)
     made = jnp.where(right == -1, -left, _quotient(left, safe))
@@ -125,6 +127,8 @@ def _remainder(op: LoweredOperation) -> Any:
         return _unsigned_division(left, right)[1]
     if not integer_bits(logical):
         return elementary_lowerings.remainder(left, right)
+    if not op.exact:
+        return _rest(left, right)
     safe = jnp.where((right == 0) | (right == -1), 1, right)
     return jnp.where(right == 0, left, _rest(left, safe))
 
@@ -314,7 +318,8 @@ def _abs(op: LoweredOperation) -> Any:
 
 def _negate(op: LoweredOperation) -> Any:
     value = jnp.asarray(op.array(0))
-    return -value if integer_bits(op.logical_dtype()) else elementary_lowerings.negative(value)
+    is_kernel = integer_bits(op.logical_dtype()) or not op.exact
+    return -value if is_kernel else elementary_lowerings.negative(value)
 
 
 def _add(op: LoweredOperation) -> Any:
@@ -337,7 +342,7 @@ def _clamp(op: LoweredOperation) -> Any:
     if is_unsigned(op.logical_dtype()):
         low, value, high = map(unsigned_order, (low, value, high))
         return unsigned_order(jnp.minimum(jnp.maximum(low, value), high))
-    if integer_bits(op.logical_dtype()):
+    if integer_bits(op.logical_dtype()) or not op.exact:
         return jnp.minimum(jnp.maximum(low, value), high)
     bounds = op.known(0), op.known(2)
     if _is_all(bounds[0], 0) and _is_all(bounds[1], 6):

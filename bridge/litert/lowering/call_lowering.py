@@ -13,6 +13,7 @@ from jax import lax
 
 from bridge.blocks.block import Block, Value
 from bridge.blocks.block_builder import BlockBuilder, BlockTarget, without_unused
+from bridge.blocks.checking import check_block
 from bridge.blocks.equations import type_of
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
 from bridge.core_ops.decompositions.decomposition import COMPOSED_OPERATIONS, decompose
@@ -22,6 +23,7 @@ from bridge.core_ops.decompositions.retracing import Boundary, numbered_scope, r
 from bridge.litert.emitting.element_operators import broadcasts
 from bridge.litert.emitting.fusions import fuse
 from bridge.litert.lowering.kernel_lowerings import COMPOSITES
+from bridge.litert.lowering.lowered_operation import InexactOperation, LoweredOperation
 from bridge.litert.lowering.lowering_table import LITERT_TABLE
 from bridge.litert.lowering.storage_dtypes import at_boundary, boundary_dtype, storage_dtype
 from xla_call_module.call import CallModule, TensorSpec
@@ -74,18 +76,28 @@ def _module_of(operation: Any) -> Any:
 
 
 def lower_call(
-    call: CallModule, parameters: Mapping[int, Any] | None = None, places: Places | None = None
+    call: CallModule,
+    parameters: Mapping[int, Any] | None = None,
+    places: Places | None = None,
+    *,
+    exact: bool = True,
 ) -> Block:
     """Return what a call computes, of operations that LiteRT executes."""
     constants = {} if parameters is None else parameters
     _check_dtypes(call, [spec for n, spec in enumerate(call.args) if n not in constants])
     made = decompose(call, DECOMPOSITIONS, constants)
-    table = dataclasses.replace(LITERT_TABLE, around=(places or Places()).scopes())
+    table = dataclasses.replace(
+        LITERT_TABLE,
+        operation=LoweredOperation if exact else InexactOperation,
+        around=(places or Places()).scopes(),
+    )
     closed = retrace_to_jaxpr(made.call, table, _BOUNDARY, made.parameters)
     inputs = [Value(*type_of(variable.aval)) for variable in closed.jaxpr.invars]
     builder = BlockBuilder(inputs, target=_TARGET)
     builder.block.outputs = builder.inline(closed.jaxpr, closed.consts, inputs)
-    return without_unused(builder.block)
+    block = without_unused(builder.block)
+    check_block(block)
+    return block
 
 
 _TARGET = BlockTarget(broadcasts=broadcasts, composites=COMPOSITES, fuse=fuse)

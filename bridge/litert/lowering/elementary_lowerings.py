@@ -108,6 +108,15 @@ def _round_even(value: Any) -> Any:
     return with_sign(lax.round(jnp.abs(value), lax.RoundingMethod.TO_NEAREST_EVEN), value)
 
 
+def _of_kernel(kernel: Callable[[Any], Any], function: Callable[[Any], Any]) -> LiftingRule:
+    """Return the rule of a function whose kernel is right but for NaN and signs of zeros."""
+
+    def lower(op: LoweredOperation) -> Any:
+        return (function if op.exact else kernel)(jnp.asarray(op.array(0)))
+
+    return LiftingRule(lower, ("result_accuracy",))
+
+
 def _reduce_precision(op: LoweredOperation) -> Any:
     return round_to(op.array(0), op.integer("exponent_bits"), op.integer("mantissa_bits"))
 
@@ -115,7 +124,7 @@ def _reduce_precision(op: LoweredOperation) -> Any:
 RULES = {
     "stablehlo.cbrt": _of(cubic_root),
     "stablehlo.cosine": _of(cosine),
-    "stablehlo.exponential": _of(exponential),
+    "stablehlo.exponential": _of_kernel(lax.exp, exponential),
     "stablehlo.exponential_minus_one": _of(exponential_minus_one),
     "stablehlo.log": _of(logarithm),
     "stablehlo.log_plus_one": _of(logarithm_plus_one),
@@ -123,7 +132,9 @@ RULES = {
         _reduce_precision, ("exponent_bits", "mantissa_bits")
     ),
     "stablehlo.round_nearest_afz": _of(_round_away),
-    "stablehlo.round_nearest_even": _of(_round_even),
+    "stablehlo.round_nearest_even": _of_kernel(
+        lambda value: lax.round(value, lax.RoundingMethod.TO_NEAREST_EVEN), _round_even
+    ),
     "stablehlo.rsqrt": _of(reciprocal_square_root),
     "stablehlo.sine": _of(sine),
     "stablehlo.sqrt": _of(square_root),

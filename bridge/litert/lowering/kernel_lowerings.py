@@ -2,8 +2,9 @@
 
 Such a kernel is a composite, which `bridge.blocks.block_builder` makes an operation of.
 
-Softmax is one: all three sets of kernels have NaN in the rows in which JAX has it. The sigmoid
-stays a quotient, since XNNPACK's is NaN for numbers such as 1e38.
+Softmax is one: all three sets of kernels have NaN in the rows in which JAX has it. The logistic
+function is one, and GELU by the error function, only where a model need not be exact: that of
+XNNPACK is NaN for numbers such as 1e38, and GELU is 0 for small results.
 """
 
 from __future__ import annotations
@@ -22,23 +23,40 @@ from bridge.litert.lowering.storage_dtypes import to_storage
 from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.modules import tensor_type
 
-_SOFTMAX = "jax_tf_bridge.softmax"
+_SOFTMAX, _GELU = "jax_tf_bridge.softmax", "jax_tf_bridge.gelu"
 # The operations of blocks that composites become.
-COMPOSITES = {_SOFTMAX: "softmax"}
+COMPOSITES = {_SOFTMAX: "softmax", _GELU: "erf_gelu"}
 _BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
 
 
 def with_kernels(rules: Mapping[str, LiftingRule]) -> dict[str, LiftingRule]:
     """Return rules that recognize kernels."""
-    name = "stablehlo.divide"
-    divide = rules[name]
-    return {**rules, name: LiftingRule(_with_softmax(divide.lift), divide.attributes)}
+    around = {"stablehlo.divide": _quotient, "stablehlo.multiply": _product}
+    return {
+        **rules,
+        **{
+            name: LiftingRule(with_kernel(rules[name].lift), rules[name].attributes)
+            for name, with_kernel in around.items()
+        },
+    }
 
 
-def _with_softmax(lift: Lift) -> Lift:
+def _quotient(lift: Lift) -> Lift:
     def lower(op: LoweredOperation) -> Any:
-        value = _softmax_operand(op)
-        return lift(op) if value is None else _softmax(to_storage(op.around[value]))
+        if (value := _softmax_operand(op)) is not None:
+            return _softmax(to_storage(op.around[value]))
+        if not op.exact and (value := _logistic_operand(op)) is not None:
+            return lax.logistic(to_storage(op.around[value]))
+        return lift(op)
+
+    return lower
+
+
+def _product(lift: Lift) -> Lift:
+    def lower(op: LoweredOperation) -> Any:
+        if not op.exact and (value := _gelu_operand(op)) is not None:
+            return _gelu(to_storage(op.around[value]))
+        return lift(op)
 
     return lower
 
@@ -46,6 +64,57 @@ def _with_softmax(lift: Lift) -> Lift:
 _softmax: Callable[[Any], Any] = lax.composite(
     lambda value: jax.nn.softmax(value, axis=-1), _SOFTMAX
 )
+_gelu: Callable[[Any], Any] = lax.composite(
+    lambda value: jax.nn.gelu(value, approximate=False), _GELU
+)
+
+
+def _logistic_operand(op: LoweredOperation) -> Any:
+    """Return x of 1 / (1 + exp(-x)); None if it is another quotient."""
+    one, total = op.raw.operands
+    if not _is_float32(op) or not _is_constant(op, one, 1):
+        return None
+    powers = _beside(op, total, "add", 1)
+    return None if powers is None else _operand(_operand(powers, "exponential"), "negate")
+
+
+def _gelu_operand(op: LoweredOperation) -> Any:
+    """Return x of x / 2 * erfc(-x / sqrt(2)); None if it is another product."""
+    if not _is_float32(op):
+        return None
+    left, right = op.raw.operands
+    for half, tail in ((left, right), (right, left)):
+        maker = maker_of(tail)
+        if maker is None or maker.name != "stablehlo.composite":
+            continue
+        if Attributes(maker).text("name") != "chlo.erfc":
+            continue
+        scaled = _beside(op, maker.operands[0], "multiply", np.float32(np.sqrt(0.5)))
+        value = _operand(scaled, "negate")
+        if value is not None and _beside(op, half, "multiply", 0.5) == value:
+            return value
+    return None
+
+
+def _is_float32(op: LoweredOperation) -> bool:
+    return tensor_type(str(op.raw.results[0].type)).element == "f32"
+
+
+def _operand(raw: Any, name: str) -> Any:
+    """Return the operand of the operation of a name that makes a value; None of another one."""
+    maker = None if raw is None else maker_of(raw)
+    is_named = maker is not None and maker.name == f"stablehlo.{name}"
+    return maker.operands[0] if is_named else None
+
+
+def _beside(op: LoweredOperation, raw: Any, name: str, number: float) -> Any:
+    """Return the operand beside a constant in the operation that makes a value; None if none is."""
+    maker = maker_of(raw)
+    if maker is None or maker.name != f"stablehlo.{name}":
+        return None
+    left, right = maker.operands
+    pairs = ((left, right), (right, left))
+    return next((other for one, other in pairs if _is_constant(op, one, number)), None)
 
 
 def _softmax_operand(op: LoweredOperation) -> Any:

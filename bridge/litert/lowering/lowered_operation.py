@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -26,7 +25,12 @@ class LoweredOperation(LiftedOperation):
     """An operation whose operands have their storage dtypes.
 
     `dtype` and `dtype_of` are storage dtypes; `logical_dtype` is that of the module.
+
+    Attributes:
+        exact: whether NaN, signs of zeros and traps are JAX's where that takes more operations.
     """
+
+    exact: ClassVar[bool] = True
 
     @property
     def arrays(self) -> list[Any]:
@@ -76,22 +80,12 @@ class LoweredOperation(LiftedOperation):
         around = self.around
         return [known_of(operand, around.get(operand), around) for operand in maker.operands]
 
-    @property
-    def empty_results(self) -> list[Any] | None:
-        """The results if none of them has an element; None if one may have some.
 
-        Kernels lose the shapes of what has no elements, and a file has no constants of them. So
-        they are no elements of an operand, reshaped.
-        """
-        shapes = [type_.shape for type_ in self.types]
-        if not all(0 in shape and None not in shape for shape in shapes):
-            return None
-        traced = next((one for one in self.arrays if isinstance(one, jax.Array)), np.zeros(1))
-        nothing = lax.slice(lax.reshape(traced, (np.size(traced),)), (0,), (0,))
-        return [
-            lax.reshape(lax.convert_element_type(nothing, self.dtype_of(n)), shape)
-            for n, shape in enumerate(shapes)
-        ]
+class InexactOperation(LoweredOperation):
+    """An operation whose rule leaves NaN, signs of zeros and traps to the kernels."""
+
+    __slots__ = ()
+    exact = False
 
 
 def maker_of(value: Any) -> Any:
@@ -131,16 +125,6 @@ def _wrapped(value: Any, bits: int, *, is_unsigned: bool) -> Any:
         return low_bits(value, bits)
     half = np.int32(1 << (bits - 1))
     return low_bits(value + half, bits) - half
-
-
-def kept(lift: Lift) -> Lift:
-    """Return a rule by which what has no elements is no elements of an operand."""
-
-    def lower(op: LoweredOperation) -> Any:
-        empty = op.empty_results
-        return lift(op) if empty is None else empty
-
-    return lower
 
 
 def _stored(value: Any, dtype: np.dtype[Any]) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from bridge.core_ops.decompositions import control_flow
 from bridge.lifting import custom_call_primitives
-from bridge.lifting.lifted_operation import Lift, LiftingRule
+from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from bridge.litert.lowering import (
     arithmetic_lowerings,
@@ -18,7 +18,7 @@ from bridge.litert.lowering import (
     sorting_lowerings,
     window_lowerings,
 )
-from bridge.litert.lowering.lowered_operation import LoweredOperation, kept, moved
+from bridge.litert.lowering.lowered_operation import LoweredOperation, moved
 from bridge.litert.lowering.storage_dtypes import to_storage
 
 _MOVING = {
@@ -33,20 +33,16 @@ _COMPUTING = {
 }
 
 
-def _with_empty_results(
-    rules: Mapping[str, LiftingRule], around: Callable[[Lift], Lift] = lambda lift: lift
-) -> dict[str, LiftingRule]:
-    """Return rules by which what has no elements is no elements of an operand."""
-    return {
-        name: LiftingRule(kept(around(rule.lift)), rule.attributes) for name, rule in rules.items()
-    }
+def _moved(rules: Mapping[str, LiftingRule]) -> dict[str, LiftingRule]:
+    """Return the rules of operations that compute."""
+    return {name: LiftingRule(moved(rule.lift), rule.attributes) for name, rule in rules.items()}
 
 
 _RULES = {
     **JAX_TABLE.rules,
-    **_with_empty_results(_COMPUTING, moved),
-    **_with_empty_results(_MOVING),
-    **_with_empty_results(indexing_lowerings.RULES, moved),  # two of which move elements elsewhere
+    **_moved(_COMPUTING),
+    **_MOVING,
+    **_moved(indexing_lowerings.RULES),  # two of which move elements elsewhere
     **control_flow.RULES,
     **sorting_lowerings.RULES,
 }

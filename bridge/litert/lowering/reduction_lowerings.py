@@ -46,7 +46,7 @@ def _reduce(op: LoweredOperation) -> Any:
     if count == 2 and len(axes) == 1 and counts_along(op, axes[0]):
         order = extreme_and_place_of(region.block)
         if order and np.shape(values[0])[axes[0]] != 0:
-            return _extreme_and_place(order, values, axes[0], logical)
+            return _extreme_and_place(op, order, values, axes[0])
     return fold_pairwise(op, values, starts, axes)
 
 
@@ -67,7 +67,7 @@ def _by_kernel(
     else:
         made = _KERNELS[name](value, axes)
     made = _COMBINED[name](made, start) if begins else made
-    if is_extreme and not integer_bits(logical):
+    if is_extreme and not integer_bits(logical) and op.exact:
         return with_nan(made, value, axes, start)
     return made
 
@@ -104,11 +104,11 @@ def with_nan(made: Any, value: Any, axes: tuple[int, ...], start: Any) -> Any:
     return jnp.where(is_nan, np.float32(np.nan), made)
 
 
-def _extreme_and_place(order: str, values: Any, axis: int, logical: np.dtype[Any]) -> list[Any]:
-    value, _ = values
+def _extreme_and_place(op: LoweredOperation, order: str, values: Any, axis: int) -> list[Any]:
+    (value, _), logical = values, op.logical_dtype()
     if is_unsigned(logical):
         value = unsigned_order(value)
-    if not integer_bits(logical) and logical.kind != "b":
+    if not integer_bits(logical) and logical.kind != "b" and op.exact:
         nan = value != value
         beyond = np.float32(np.inf if order == "max" else -np.inf)
         ranked = jnp.where(nan, beyond, value)

@@ -78,7 +78,7 @@ def _reduce_windows(op: LoweredOperation, arrays: Sequence[Any], windows: Window
     values, starts = ([*map(jnp.asarray, part)] for part in (values, starts))
     logical = op.logical_dtype()
     if _combiner(name, logical) is not None:
-        return [_reduce_simply(name, values[0], op.operands[1], windows, logical)]
+        return [_reduce_simply(op, name, values[0], op.operands[1], windows)]
     running = windows.running(values[0].shape)
     if running is not None:
         made = _accumulate(values, running, op.regions[0].of_elements)
@@ -90,13 +90,10 @@ def _reduce_windows(op: LoweredOperation, arrays: Sequence[Any], windows: Window
 
 
 def _reduce_simply(
-    name: str,
-    value: Any,
-    start: Any,
-    windows: WindowPlaces,
-    logical: np.dtype[Any],
+    op: LoweredOperation, name: str, value: Any, start: Any, windows: WindowPlaces
 ) -> Any:
     """Return what a monoid makes of each window."""
+    logical = op.logical_dtype()
     combine = _combiner(name, logical)
     assert combine is not None
     identity = identity_of(name, logical)
@@ -111,7 +108,7 @@ def _reduce_simply(
     elif running is not None:
         (made,) = _accumulate([value], running, lambda *pair: [combine(*pair)])
     elif _is_pooling(name, logical, value.shape, windows):
-        made = _pooled(name, value, windows)
+        made = _pooled(name, value, windows, exact=op.exact)
     else:
         made = _fold_axes(value, nothing, windows, combine)
     if begins:
@@ -144,7 +141,7 @@ def _is_pooling(
     )
 
 
-def _pooled(name: str, value: Any, windows: WindowPlaces) -> Any:
+def _pooled(name: str, value: Any, windows: WindowPlaces, *, exact: bool) -> Any:
     """Return the extreme of windows over images by the kernel; what is NaN is pooled apart."""
     pads = windows.padding
     lowest = np.float32(-np.inf)
@@ -158,8 +155,10 @@ def _pooled(name: str, value: Any, windows: WindowPlaces) -> Any:
     def pooled(array: Any) -> Any:
         return lax.reduce_window(array, lowest, lax.max, windows.sizes, windows.strides, pads)
 
-    is_nan = pooled((value != value).astype(np.float32)) > 0
     made = pooled(value) if is_greatest else negative(pooled(negative(value)))
+    if not exact:
+        return made
+    is_nan = pooled((value != value).astype(np.float32)) > 0
     return jnp.where(is_nan, np.float32(np.nan), made)
 
 

@@ -38,10 +38,15 @@ class Graph(TensorGraph):
     format = "ONNX"
 
     def __init__(
-        self, opset: int = 0, *, outer: Graph | None = None, may_rise: bool = False
+        self,
+        opset: int = 0,
+        *,
+        outer: Graph | None = None,
+        may_rise: bool = False,
+        exact: bool = True,
     ) -> None:
         """Make an empty graph."""
-        super().__init__(outer=outer)
+        super().__init__(outer=outer, exact=exact)
         self.opset = opset if outer is None else outer.opset
         self._may_rise: bool = may_rise if outer is None else outer._may_rise
 

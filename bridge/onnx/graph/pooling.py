@@ -29,8 +29,10 @@ def max_pool(graph: TensorGraph, value: Value, rows: Sequence[Row]) -> Value | N
     fact = layouts.transposition_of(graph, value)
     inner, order = (value, tuple(range(value.rank))) if fact is None else (fact.value, fact.order)
     source = graph.producer(inner)
-    is_rectified = source is not None and source.op_type == "Relu" and value.dtype == np.float32
-    if not is_rectified or value.rank not in _RANKS:
+    is_rectified = source is not None and source.op_type == "Relu"
+    if value.dtype != np.float32 or value.rank not in _RANKS:
+        return None
+    if graph.exact and not is_rectified:
         return None
     back = [order.index(axis) for axis in range(value.rank)]
     before, spatial = ([rows[axis] for axis in part] for part in (back[:_BEFORE], back[_BEFORE:]))
@@ -62,6 +64,8 @@ def _pool(graph: TensorGraph, value: Value, rows: Sequence[Row]) -> Value:
     shape = [*value.shape[:_BEFORE], *(_count(row, dim) for row, dim in pairs)]
     moves: dict[str, Any] = {"kernel_shape": sizes, "strides": strides, "pads": [*low, *high]}
     most = graph.node("MaxPool", [value], shape=shape, **moves)
+    if not graph.exact:
+        return most
     # With the padding counted, since ONNX's reference evaluator passes over NaNs otherwise.
     mean = graph.node("AveragePool", [value], shape=shape, count_include_pad=1, **moves)
     is_nan = nodes.elementwise(graph, "IsNaN", mean)

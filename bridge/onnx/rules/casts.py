@@ -44,8 +44,9 @@ def _to_integer(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
     bounds = np.iinfo(dtype)
     wide = np.float64 if dtype.itemsize >= np.dtype(np.int32).itemsize else np.float32
     floats = nodes.cast(graph, value, wide if value.dtype != np.float64 else np.float64)
-    is_nan = nodes.elementwise(graph, "IsNaN", floats)
-    floats = nodes.where(graph, is_nan, 0, floats)
+    if graph.exact:
+        is_nan = nodes.elementwise(graph, "IsNaN", floats)
+        floats = nodes.where(graph, is_nan, 0, floats)
     if dtype.itemsize < np.dtype(np.int64).itemsize:
         clipped = nodes.elementwise(graph, "Clip", floats, bounds.min, bounds.max)
         through = np.int64 if dtype == np.uint32 else np.int32

@@ -43,7 +43,7 @@ def _sign(graph: Graph, op: Operation) -> Value:
         above, below = (nodes.cast(graph, flag, np.int64) for flag in flags)
         return nodes.elementwise(graph, "Sub", above, below)
     sign = nodes.elementwise(graph, "Sign", value)
-    if not value.is_float:
+    if not value.is_float or not graph.exact:
         return sign
     return nodes.where(graph, nodes.elementwise(graph, "Equal", value, 0), value, sign)
 
@@ -61,6 +61,8 @@ def _rsqrt(graph: Graph, op: Operation) -> Value:
 def _logistic(graph: Graph, op: Operation) -> Value:
     """Return 1 / (1 + exp(-x)): the runtime's Sigmoid is 0 below -18, and its logarithm -inf."""
     (value,) = op.operands
+    if not graph.exact:
+        return nodes.elementwise(graph, "Sigmoid", value)
     power = nodes.elementwise(graph, "Exp", nodes.elementwise(graph, "Neg", value))
     total = nodes.elementwise(graph, "Add", power, 1)
     return nodes.elementwise(graph, "Reciprocal", total)

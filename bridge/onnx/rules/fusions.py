@@ -18,6 +18,7 @@ import numpy as np
 from bridge.core_ops.softmaxes import (
     Reduction,
     fuse_log_softmax,
+    fuse_logistic,
     fuse_softmax,
     operand_of,
     value_like,
@@ -37,8 +38,11 @@ _NORMALIZED_DTYPE = "float32"
 
 
 def fuse_quotient(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
-    """Return Softmax or ReduceMean, which end in a division; None for other quotients."""
-    return fuse_softmax(graph, dividend, divisor) or _mean(graph, dividend, divisor)
+    """Return Softmax, ReduceMean or Sigmoid, which end in a division; None for other quotients."""
+    for fuse in (fuse_softmax, _mean, fuse_logistic):
+        if (fused := fuse(graph, dividend, divisor)) is not None:
+            return fused
+    return None
 
 
 def fuse_difference(graph: Graph, left: Value, right: Value) -> Value | None:

@@ -49,7 +49,7 @@ def reduce_along(graph: Graph, reducer: str, value: Value, axes: Sequence[int]) 
     value, axes = layouts.untransposed_axes(graph, graph.expand(value), axes)
     result = _node(graph, _OPERATIONS[reducer], value, axes)
     fact = Reduction(reducer, graph.reference(value), value.shape, tuple(axes))
-    if not is_order or not value.is_float:
+    if not is_order or not value.is_float or not graph.exact:
         graph.remember(result, fact)
         return result
     is_nan = nodes.elementwise(graph, "IsNaN", value)
@@ -109,7 +109,7 @@ def _extreme_and_index(
     """The first greatest or least number, and where it is; or the first NaN."""
     value, counting = graph.expand(values[0]), values[1]
     where = _arg(graph, "ArgMax" if order == "max" else "ArgMin", value, axis)
-    if value.is_float:
+    if value.is_float and graph.exact:
         is_nan = nodes.elementwise(graph, "IsNaN", value)
         first = _arg(graph, "ArgMax", nodes.cast(graph, is_nan, np.uint8), axis)
         any_nan = _node(graph, "ReduceMax", is_nan, [axis])

@@ -22,6 +22,8 @@ def _along(graph: Graph, value: Value, order: Value, axis: int) -> Value:
 
 def _first(graph: Graph, value: Value, key: SortKey, axis: int, count: Dim) -> Value:
     """Return the indices of the first elements in the order of one key."""
+    if not graph.exact and value.is_float:
+        return _top(graph, value, axis, count, descending=key.descending)
     if key.signed_nans and (ordered := in_total_order(graph, value)) is not None:
         return _top(graph, ordered, axis, count, descending=key.descending)
     if value.dtype == np.float64:

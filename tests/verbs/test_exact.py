@@ -1,0 +1,138 @@
+"""`exact=False`: smaller files with the same numbers, which leave NaN and traps to the runtime."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+from jax import lax
+
+import bridge
+from bridge.cli.main import main
+from bridge.litert.runtime import Runtime
+from bridge.litert.worker.model_execution import describe_model
+from tests.bridge.onnx.checking import run
+from xla_call_module.errors import StructureError
+
+RANDOM = np.random.default_rng(0)
+ROWS = RANDOM.normal(size=(6, 8)).astype(np.float32)
+NUMBERS = RANDOM.integers(1, 9, (6, 8)).astype(np.int32)
+IMAGE = RANDOM.normal(size=(1, 6, 6, 2)).astype(np.float32)
+FILTER = RANDOM.normal(size=(2, 2, 2, 3)).astype(np.float32)
+WEIGHTS = RANDOM.normal(size=(8, 8)).astype(np.float32)
+
+
+def pooled(x):
+    numbers = ("NHWC", "HWIO", "NHWC")
+    made = lax.conv_general_dilated(x, FILTER, (1, 1), "SAME", dimension_numbers=numbers)
+    return lax.reduce_window(made, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+
+# The function, its inputs, and the targets in which it is smaller.
+FUNCTIONS = {
+    "argmax": (lambda x: jnp.argmax(x, 1), [ROWS], "ONNX LiteRT TensorFlow"),
+    "clip": (lambda x: jnp.clip(x, -0.5, 0.5), [ROWS], "LiteRT"),
+    "exp": (jnp.exp, [ROWS], "LiteRT"),
+    "gelu": (lambda x: jax.nn.gelu(x, approximate=False), [ROWS], "LiteRT"),
+    "gradient of a pool": (
+        jax.grad(lambda x: (pooled(jnp.sin(x)) ** 2).sum()), [IMAGE], "TensorFlow"
+    ),
+    "integers": (lax.div, [NUMBERS * 3, NUMBERS], "ONNX LiteRT TensorFlow"),
+    "max": (lambda x: jnp.max(x, 1), [ROWS], "ONNX LiteRT"),
+    "maximum": (jnp.maximum, [ROWS, ROWS[::-1].copy()], "LiteRT"),
+    "negative": (lambda x: -jnp.abs(x), [ROWS], ""),
+    "pool": (pooled, [IMAGE], "ONNX LiteRT TensorFlow"),
+    "remainder": (lax.rem, [NUMBERS * 3, NUMBERS], "ONNX LiteRT TensorFlow"),
+    "round": (jnp.round, [ROWS], "LiteRT"),
+    "scatter": (lambda x: x.at[jnp.array([1, 1])].max(-x[:2]), [ROWS], "ONNX TensorFlow"),
+    "sigmoid": (jax.nn.sigmoid, [ROWS], "ONNX LiteRT TensorFlow"),
+    "sign": (jnp.sign, [ROWS], "ONNX TensorFlow"),
+    "softmax": (jax.nn.softmax, [ROWS], "TensorFlow"),
+    "sort": (jnp.sort, [ROWS], "ONNX TensorFlow"),
+    "sum with an activation": (lambda x: jax.nn.relu(x @ WEIGHTS + x), [ROWS], "LiteRT"),
+    "to integers": (lambda x: (9 * x).astype(np.int32), [ROWS], "ONNX TensorFlow"),
+}  # fmt: skip
+
+
+def in_onnx(function, arrays, folder, *, exact):
+    model = bridge.to_onnx(function, args=tuple(arrays), exact=exact)
+    return len(model.graph.node), run(model, arrays)
+
+
+def in_litert(function, arrays, folder, *, exact):
+    model = bridge.to_litert(function, args=tuple(arrays), exact=exact, verify=False)
+    with Runtime(model) as runtime:
+        (signature,) = runtime.contents.signatures
+        names = [tensor.name for tensor in signature.inputs]
+        results = runtime.run(dict(zip(names, arrays, strict=True)))
+    return sum(describe_model(model)["operators"].values()), list(results.values())
+
+
+def in_tensorflow(function, arrays, folder, *, exact):
+    path = folder / str(exact)
+    bridge.save(function, path, args=tuple(arrays), operations="tensorflow", exact=exact)
+    loaded = tf.saved_model.load(path)
+    functions = loaded.signatures["serving_default"].graph.as_graph_def().library.function
+    return sum(len(each.node_def) for each in functions), [loaded(*arrays).numpy()]
+
+
+TARGETS = {"ONNX": in_onnx, "LiteRT": in_litert, "TensorFlow": in_tensorflow}
+CASES = [(name, target) for name, (*_, found) in FUNCTIONS.items() for target in found.split()]
+
+
+@pytest.mark.parametrize(("name", "target"), CASES)
+def test_fewer_nodes_have_the_same_numbers(name, target, tmp_path):
+    function, arrays, _ = FUNCTIONS[name]
+    count, exact = TARGETS[target](function, arrays, tmp_path, exact=True)
+    fewer, inexact = TARGETS[target](function, arrays, tmp_path, exact=False)
+    assert fewer < count
+    expected = np.asarray(jax.jit(function)(*arrays))
+    for (results,) in (exact, inexact):
+        np.testing.assert_allclose(results, expected, rtol=1e-5, atol=1e-5)
+
+
+def loses_nan(x):
+    return {
+        "most": jnp.max(jnp.log(x), 1),
+        "place": jnp.argmax(x, 1),
+        "rate": 1 / (1 + jnp.exp(-x)),
+    }
+
+
+def test_verification_allows_for_it(tmp_path, recwarn):
+    """Of random numbers some logarithms are NaN, which the kernels of maxima pass over."""
+    bridge.to_onnx(loses_nan, args="f32[4,9]", exact=False, verify=True)
+    bridge.to_litert(loses_nan, args="f32[4,9]", exact=False)
+    bridge.save(loses_nan, tmp_path / "m", args="f32[4,9]", operations="tensorflow", exact=False)
+    report = bridge.verify(tmp_path / "m")
+    assert report.passed
+    assert any("exact=False" in row.known for row in report.rows)
+    assert not [one for one in recwarn if "differs from JAX" in str(one.message)]
+
+
+def test_refused_of_a_module():
+    with pytest.raises(StructureError, match="exact=False is for a file of TensorFlow's own"):
+        bridge.save(jnp.sin, "m", args="f32[3]", exact=False)
+
+
+def test_files_and_commands(tmp_path, capsys):
+    """The same file, of each verb and each command."""
+    function, args = FUNCTIONS["sigmoid"][0], "f32[4]"
+    serialized = tmp_path / "function.jax"
+    exported = jax.export.export(jax.jit(function))(jax.ShapeDtypeStruct((4,), np.float32))
+    serialized.write_bytes(exported.serialize())
+    bridge.save_onnx(exported, tmp_path / "verb.onnx", exact=False)
+    bridge.save_litert(exported, tmp_path / "verb.tflite", exact=False)
+    for kind, suffix in (("onnx", ".onnx"), ("litert", ".tflite")):
+        made = tmp_path / f"command{suffix}"
+        assert main([kind, str(serialized), str(made), "--inexact"]) == 0
+        assert made.read_bytes() == (tmp_path / f"verb{suffix}").read_bytes()
+    options = ["--operations", "tensorflow", "--inexact", "--args", args]
+    assert main(["export", "jax.nn:sigmoid", "--out", str(tmp_path / "m"), *options]) == 0
+    capsys.readouterr()
+    assert main(["inspect", str(tmp_path / "m"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metadata"]["exact"] is False
