@@ -14,7 +14,6 @@ from tests.operations.operands import ROWS, Operand
 _WITHOUT = ("vmap", "gradient", "second gradient", "empty")
 # Of these the dimension of any size is the second one: that of time, or of caches.
 _TURNED = ("gpt", "gpt_step", "bigru")
-_QUICK = ("mlp", "mobilenet", "lstm")
 _MODELS = {
     "mlp": networks.mlp,
     "resnet": lambda: networks.resnet((1, 1), width=4, size=16),
@@ -67,15 +66,15 @@ def _cases(name):
     subject = f"tests.bridge.networks.{name}"
     forward = functools.partial(_of_inputs, model.function, model.params, is_turned)
     backward = functools.partial(_gradients, model.function, tree, is_turned)
-    for note, function, operands, is_long in (
-        ("", forward, inputs, name not in _QUICK),
-        ("(gradients)", backward, [*weights, *inputs], True),
+    for note, function, operands in (
+        ("", forward, inputs),
+        ("(gradients)", backward, [*weights, *inputs]),
     ):
         if note and name in ("mobilenet_v2", "gpt_step"):
             continue  # which have the operations of others
         yield Case(
             subject + note, subject, function, tuple(operands), ("float32",), loose=4,
-            without=_WITHOUT, long=is_long,
+            without=_WITHOUT,
         )  # fmt: skip
 
 

@@ -69,23 +69,15 @@ CASES = (
         "randint", KEY, note="bytes", shape=(6,), minval=0, maxval=200, dtype="uint8", by=_drawn
     ),
     *_bits("bernoulli rademacher", KEY, shape=(6,), by=_drawn),
-    *[
-        case
-        for names, long in (
-            ("uniform normal", False),
-            ("exponential gumbel laplace logistic cauchy maxwell", True),
-        )
-        for case in _floats(
-            names,
-            KEY,
-            note="of dtype",
-            long=long,
-            by=lambda f, k: [
-                _drawn(lambda key, dtype=dtype: f(key, (5,), dtype=dtype), k)
-                for dtype in ("float32", "float16")
-            ],
-        )
-    ],
+    *_floats(
+        "uniform normal exponential gumbel laplace logistic cauchy maxwell",
+        KEY,
+        note="of dtype",
+        by=lambda f, k: [
+            _drawn(lambda key, dtype=dtype: f(key, (5,), dtype=dtype), k)
+            for dtype in ("float32", "float16")
+        ],
+    ),
     *_of_shape("double_sided_maxwell", KEY, loc=0.5, scale=2.0, shape=(4,), by=_drawn),
     *_of_shape("truncated_normal", KEY, lower=-1.0, upper=2.0, shape=(5,), by=_drawn),
     *_of_shape("lognormal", KEY, shape=(4,), by=_drawn),
