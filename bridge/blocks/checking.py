@@ -32,7 +32,7 @@ def check_block(block: Block) -> None:
         >>> x, y = (Value((n,), np.dtype("float32")) for n in (2, 3))
         >>> check_block(Block((x,), [Operation("neg", (x,), {}, (y,))], (y,)))
         Traceback (most recent call last):
-        bridge.StructureError: neg of float32[2] makes float32[2], not float32[3]. ... of this package.
+        bridge.StructureError: neg of float32[2] makes float32[2], not float32[3]. ...
     """
     _check(block, set())
 
