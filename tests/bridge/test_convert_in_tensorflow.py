@@ -450,3 +450,18 @@ def test_jacobians_of_control_flow_in_plain_operations(name, made, tmp_path):
     batch = np.stack([x, -x])
     mapped = tf.vectorized_map(call, tf.constant(batch))
     np.testing.assert_allclose(mapped, jax.vmap(function)(batch), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("made", [_converted, _loaded, _retargeted])
+@pytest.mark.parametrize("name", CONTROL_FLOW)
+def test_xla_compiles_control_flow_in_plain_operations(name, made, tmp_path):
+    """It compiles every node of a body."""
+    function, x = CONTROL_FLOW[name], np.float32([0.3, -0.2, 0.5])
+    compiled = tf.function(made(function, tmp_path / "model"), jit_compile=True, autograph=False)
+    with tf.GradientTape() as tape:
+        given = tf.constant(x)
+        tape.watch(given)
+        results = compiled(given)
+    np.testing.assert_allclose(results, function(x), rtol=1e-5, atol=1e-6)
+    gradient = jax.grad(lambda x: function(x).sum())(x)
+    np.testing.assert_allclose(tape.gradient(results, given), gradient, rtol=1e-5, atol=1e-6)

@@ -55,6 +55,7 @@ def split_residuals(
     """
     both = run_on_module(both, [RETURN_FUNCTIONS])
     module, call = both.module, both.rewritten(_SPLIT).call
+    call_definitions(module)  # JAX writes some with regions, which no version of StableHLO has
     inline_calls(module)
     keep_chosen(module)
     merge_equal(module)

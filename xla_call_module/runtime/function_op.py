@@ -128,6 +128,19 @@ class FunctionOp(Op):
         return list(library.function)
 
 
+def _nodes_behind(nodes: Any, arguments: Sequence[str]) -> tuple[Any, set[str]]:
+    """Return the nodes behind the arguments of a function, and the tensors that they read.
+
+    XLA compiles every node of the body of a loop, a placeholder that nothing reads as well, of
+    which it knows none.
+    """
+    placeholders = {name.partition(":")[0] for name in arguments}
+    kept = tf.compat.v1.GraphDef(versions=nodes.versions)
+    kept.node.extend(node for node in nodes.node if node.name not in placeholders)
+    read = {name if ":" in name else f"{name}:0" for node in kept.node for name in node.input}
+    return kept, read
+
+
 def _trace(
     definition: Any,
     traced: Mapping[str, Any],
@@ -142,21 +155,23 @@ def _trace(
                 function = used[attribute.func.name] = traced[attribute.func.name]
                 attribute.func.name = tf.compat.as_str(function.name)
     body = function_body(definition)
-    nodes = body.as_graph_def()
-    nodes.ClearField("library")
     arguments, results = ([one.name for one in ends] for ends in (body.inputs, body.outputs))
+    nodes, read = _nodes_behind(body.as_graph_def(), arguments)
 
     def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
         for function in used.values():
             function.add_to_graph(tf.compat.v1.get_default_graph())
         given = tensors if prepare is None else prepare(tensors)
-        made: list[tf.Tensor] = tf.graph_util.import_graph_def(
+        passed = dict(zip(arguments, given, strict=True))
+        computed = [name for name in results if name not in passed]
+        made = tf.graph_util.import_graph_def(
             nodes,
-            input_map=dict(zip(arguments, given, strict=True)),
-            return_elements=results,
+            input_map={name: passed[name] for name in arguments if name in read},
+            return_elements=computed,
             name="",
         )
-        return made
+        found = passed | dict(zip(computed, made, strict=True))
+        return [found[name] for name in results]
 
     attributes = {NOT_OPTIMIZED: True} | ({} if prepare is None else {NOT_INLINED: True})
     specs = [tf.TensorSpec(one.shape, one.dtype) for one in body.inputs]

@@ -117,11 +117,16 @@ def constant(w, x):
     return jnp.sin(x @ w @ LARGE).sum(1)
 
 
+def accumulated(w, x):
+    """On GPUs a composite with a region, which no version of StableHLO has."""
+    return jnp.cumsum(jnp.sin(x @ w), 1)
+
+
 FUNCTIONS = {
     f.__name__: f
     for f in (
-        layers, scanned, by_platform, narrow, counted, cubed, elementwise, ruled, complex_numbers,
-        branched, jitted, constant, randomized,
+        accumulated, layers, scanned, by_platform, narrow, counted, cubed, elementwise, ruled,
+        complex_numbers, branched, jitted, constant, randomized,
     )
 }  # fmt: skip
 SOURCES = ("traced", "artifact")
