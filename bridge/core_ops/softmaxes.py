@@ -1,4 +1,4 @@
-"""Softmax and LogSoftmax, which end in a quotient and in a difference, and the logistic function.
+"""Softmax and LogSoftmax, which end in a quotient and in a difference.
 
 They are found while the graph is built, by what the operands of the last operation come from; what
 nobody uses any more then is left out in the end. Those of 16 bits are not: each step is rounded
@@ -58,25 +58,6 @@ def fuse_log_softmax(graph: TensorGraph, left: Value, right: Value) -> Value | N
     if total is None or not left.is_expanded or operand_of(graph, total.name, "Exp") != left.name:
         return None
     return _normalized(graph, "LogSoftmax", left, left.name, total)
-
-
-def fuse_logistic(graph: TensorGraph, dividend: Value, divisor: Value) -> Value | None:
-    """Return Sigmoid for 1 / (1 + exp(-x)) where a graph need not be exact; None otherwise.
-
-    Kernels have 0 for what is small.
-    """
-    if graph.exact or dividend.scalar != 1 or not dividend.is_float:
-        return None
-    total = graph.source(divisor.name, "Add")
-    for name in () if total is None else total.inputs:
-        inner = operand_of(graph, operand_of(graph, name, "Exp"), "Neg")
-        others = [graph.constant(other) for other in total.inputs if other != name]
-        is_one = len(others) == 1 and others[0] is not None and bool((others[0] == 1).all())
-        if inner and is_one:
-            shape = divisor.unbroadcast_shape
-            made = graph.node("Sigmoid", [Value(divisor.dtype, shape, shape, inner)], shape=shape)
-            return made.broadcast_to(dividend.shape)
-    return None
 
 
 def operand_of(graph: TensorGraph, name: str, op_type: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bridge.core_ops import elementary
 from bridge.core_ops.integer_division import divide_integers, remainder_of_integers, whole_power
-from bridge.core_ops.softmaxes import fuse_log_softmax, fuse_logistic, fuse_softmax
+from bridge.core_ops.softmaxes import fuse_log_softmax, fuse_softmax
 from bridge.core_ops.stablehlo_operation import Operation, Rule
 from bridge.graphs import nodes
 from bridge.graphs.size_arithmetic import compute_sizes
@@ -110,7 +110,7 @@ def _divide(graph: Graph, op: Operation) -> Value:
         return divide_integers(graph, op)
     if is_complex(dividend):
         return divide(graph, dividend, divisor)
-    for fuse in (fuse_softmax, fuse_mean_of_windows, fuse_logistic):
+    for fuse in (fuse_softmax, fuse_mean_of_windows):
         if (fused := fuse(graph, dividend, divisor)) is not None:
             return fused
     reciprocal = None if divisor.array is None else elementary.reciprocal_of(divisor.array)

@@ -49,7 +49,7 @@ FUNCTIONS = {
     "remainder": (lax.rem, [NUMBERS * 3, NUMBERS], "ONNX LiteRT TensorFlow"),
     "round": (jnp.round, [ROWS], "LiteRT"),
     "scatter": (lambda x: x.at[jnp.array([1, 1])].max(-x[:2]), [ROWS], "ONNX TensorFlow"),
-    "sigmoid": (jax.nn.sigmoid, [ROWS], "ONNX LiteRT TensorFlow"),
+    "sigmoid": (jax.nn.sigmoid, [ROWS], "ONNX LiteRT"),
     "sign": (jnp.sign, [ROWS], "ONNX TensorFlow"),
     "softmax": (jax.nn.softmax, [ROWS], "TensorFlow"),
     "sort": (jnp.sort, [ROWS], "ONNX TensorFlow"),

@@ -26,6 +26,7 @@ from xla_call_module.stablehlo.modules import tensor_type
 _SOFTMAX, _GELU = "jax_tf_bridge.softmax", "jax_tf_bridge.gelu"
 # The operations of blocks that composites become.
 COMPOSITES = {_SOFTMAX: "softmax", _GELU: "erf_gelu"}
+_SQRT_HALF = float(np.float32(np.sqrt(0.5)))
 _BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
 
 
@@ -89,7 +90,7 @@ def _gelu_operand(op: LoweredOperation) -> Any:
             continue
         if Attributes(maker).text("name") != "chlo.erfc":
             continue
-        scaled = _beside(op, maker.operands[0], "multiply", np.float32(np.sqrt(0.5)))
+        scaled = _beside(op, maker.operands[0], "multiply", _SQRT_HALF)
         value = _operand(scaled, "negate")
         if value is not None and _beside(op, half, "multiply", 0.5) == value:
             return value
@@ -102,9 +103,10 @@ def _is_float32(op: LoweredOperation) -> bool:
 
 def _operand(raw: Any, name: str) -> Any:
     """Return the operand of the operation of a name that makes a value; None of another one."""
-    maker = None if raw is None else maker_of(raw)
-    is_named = maker is not None and maker.name == f"stablehlo.{name}"
-    return maker.operands[0] if is_named else None
+    maker: Any = None if raw is None else maker_of(raw)
+    if maker is None or maker.name != f"stablehlo.{name}":
+        return None
+    return maker.operands[0]
 
 
 def _beside(op: LoweredOperation, raw: Any, name: str, number: float) -> Any:

@@ -18,7 +18,6 @@ import numpy as np
 from bridge.core_ops.softmaxes import (
     Reduction,
     fuse_log_softmax,
-    fuse_logistic,
     fuse_softmax,
     operand_of,
     value_like,
@@ -39,7 +38,7 @@ _NORMALIZED_DTYPE = "float32"
 
 def fuse_quotient(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
     """Return Softmax, ReduceMean or Sigmoid, which end in a division; None for other quotients."""
-    for fuse in (fuse_softmax, _mean, fuse_logistic):
+    for fuse in (fuse_softmax, _mean, _logistic):
         if (fused := fuse(graph, dividend, divisor)) is not None:
             return fused
     return None
@@ -117,6 +116,27 @@ def _mean(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
         keepdims=int(column is not None),
     )
     return made.broadcast_to(dividend.shape)
+
+
+def _logistic(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
+    """Return Sigmoid for 1 / (1 + exp(-x)) where a graph need not be exact; None otherwise.
+
+    Kernels have 0 for what is small.
+    """
+    if graph.exact or dividend.scalar != 1 or not dividend.is_float:
+        return None
+    total = graph.source(divisor.name, "Add")
+    if total is None:
+        return None
+    for name in total.inputs:
+        inner = operand_of(graph, operand_of(graph, name, "Exp"), "Neg")
+        others = [graph.constant(other) for other in total.inputs if other != name]
+        is_one = len(others) == 1 and others[0] is not None and bool((others[0] == 1).all())
+        if inner and is_one:
+            shape = divisor.unbroadcast_shape
+            made = graph.node("Sigmoid", [Value(divisor.dtype, shape, shape, inner)], shape=shape)
+            return made.broadcast_to(dividend.shape)
+    return None
 
 
 def _is_power(graph: Graph, name: str) -> bool:
