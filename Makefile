@@ -53,7 +53,7 @@ quick: $(READY)test  ## What notices most in 75 seconds: every public verb in ev
 affected: $(READY)test  ## What can see the changes since the main branch, or SINCE=, in three minutes
 	$(BIN)/python -m tests.selecting affected --since "$(SINCE)" $(SELECTED_ARGS)
 
-test: $(READY)test  ## Every test of 0.15 s and less, and a heavy one of each kind: about nine minutes
+test: $(READY)test  ## Every test of 0.15 s and less, and a heavy one of each kind: about eight minutes
 	$(BIN)/python -m tests.selecting test $(SELECTED_ARGS)
 
 test-all: $(READY)test  ## Every test; PYTEST_ARGS="-k name" narrows them
