@@ -381,7 +381,10 @@ CASES = (
     ),
     *Lines("jax.lax", FLOATS, without=("empty", "vmap", "gradient", "second gradient"))(
         "reduce", M, note="from a value",
-        by=lambda f, x: [f(x, x[0, 0], lax.max, (1,)), f(x, x[0, 0], lax.add, (1,))],
+        by=lambda f, x: [
+            f(x, start, reducer, (1,))
+            for start in (x[0, 0], np.asarray(2, x.dtype)) for reducer in (lax.max, lax.add)
+        ],
     ),
     *Lines("jax.numpy", ("bool",))("argmax argmin", M, axis=1, note="of booleans"),
     # Sorts.
