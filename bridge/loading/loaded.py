@@ -95,8 +95,8 @@ class LoadedSignature:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the file says that NaN, signs of zeros and integers by 0 are as in JAX."""
-        return bool(self._model.metadata.get("exact", True))
+        """Whether NaN, signs of zeros and integers by 0 are as in JAX, as a module has them."""
+        return not self.is_plain or bool(self._model.metadata.get("exact", True))
 
     @property
     @api_boundary
