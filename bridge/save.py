@@ -323,10 +323,7 @@ def save(
         variables=(*variables, *to_constants(constants)),
         params=NONE if tree is None else to_structure(tree),
         metadata=_describe(
-            signatures,
-            [chain for chain, _ in chains.values()],
-            has_params=tree is not None,
-            exact=exact,
+            signatures, [chain for chain, _ in chains.values()], has_params=tree is not None
         ),
     )
     together = is_multi_process(params)
@@ -521,7 +518,7 @@ def _without_first(arguments: Structure) -> Structure:
 
 
 def _describe(
-    signatures: Sequence[Signature], chains: Iterable[Prepared], *, has_params: bool, exact: bool
+    signatures: Sequence[Signature], chains: Iterable[Prepared], *, has_params: bool
 ) -> dict[str, Any]:
     """Return the metadata that `inspect` shows beside the nodes' own descriptions."""
     releases = [OLDEST]
@@ -532,7 +529,6 @@ def _describe(
         "writer": f"jax-tf-bridge {metadata.version('jax-tf-bridge')}",
         "jax": jax.__version__,
         "params": has_params,
-        **({} if exact else {"exact": False}),
         "tensorflow": max(releases, key=lambda release: release.tensorflow).name,
         "signatures": {
             signature.key: {

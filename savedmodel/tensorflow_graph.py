@@ -79,8 +79,10 @@ class TensorFlowGraph:
             order, and has the results of the call.
         functions: the functions that its nodes and theirs name: bodies of loops and branches.
         for_converters: whether converters are to read it, and TensorFlow is not to run it.
+        exact: whether it has NaN, signs of zeros and integers divided by 0 as JAX.
     """
 
     main: GraphFunction
     functions: tuple[GraphFunction, ...] = ()
     for_converters: bool = False
+    exact: bool = True

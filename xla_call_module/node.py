@@ -57,6 +57,8 @@ FUNCTION_CALL = "StatefulPartitionedCall"
 # (tensorflow/core/grappler/optimizers/function_optimizer.cc), and optimizes none with the second
 # where it stands (tensorflow/core/grappler/optimizers/meta_optimizer.cc).
 NOT_INLINED, NOT_OPTIMIZED = "_noinline", "_tf_data_function"
+# Of the call of a function that leaves NaN and signs of zeros to TensorFlow's kernels.
+INEXACT = "_inexact"
 # A ConfigProto with graph_options.rewrite_options.disable_meta_optimizer, for what is optimized
 # when a call first runs (tensorflow/core/kernels/partitioned_function_ops.cc); and with
 # allow_soft_placement, which is what TensorFlow's own calls of functions have.
@@ -281,7 +283,8 @@ def to_function_call(node: Any, function: str, *, is_opaque: bool = True) -> Non
 
 def to_module_call(node: Any) -> None:
     """Make the call of a function the XlaCallModule node that it stands for, in place."""
-    for key in ("_output_shapes", "config", "config_proto", "executor_type", "f", _FOR_CONVERTERS):
+    options = ("config", "config_proto", "executor_type")
+    for key in ("_output_shapes", "f", *options, _FOR_CONVERTERS, INEXACT):
         if key in node.attr:
             del node.attr[key]
     for key in [key for key in node.attr if key.startswith(_PREFIX)]:

@@ -95,8 +95,8 @@ class LoadedSignature:
 
     @property
     def is_exact(self) -> bool:
-        """Whether NaN, signs of zeros and integers by 0 are as in JAX, as a module has them."""
-        return not self.is_plain or bool(self._model.metadata.get("exact", True))
+        """Whether NaN, signs of zeros and integers divided by 0 are as in JAX."""
+        return all(graph.exact for graph in self._signature.function.operations)
 
     @property
     @api_boundary

@@ -82,7 +82,9 @@ def _lower(
         graph.add_result(value)
     writer = FunctionWriter(f"{prefix}{call.name}", for_converters=for_converters)
     main = writer.main(graph)
-    written = TensorFlowGraph(main, tuple(writer.functions), for_converters=for_converters)
+    written = TensorFlowGraph(
+        main, tuple(writer.functions), for_converters=for_converters, exact=exact
+    )
     return narrow_sizes(written, is_wide=is_wide) if for_converters else written
 
 

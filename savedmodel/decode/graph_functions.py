@@ -24,7 +24,7 @@ from savedmodel.tensorflow_graph import (
 from xla_call_module.allowance import Allowance
 from xla_call_module.dtypes import DType, dtype_from_tensorflow
 from xla_call_module.errors import FormatError
-from xla_call_module.node import called_function, is_for_converters
+from xla_call_module.node import INEXACT, called_function, is_for_converters
 
 _OF_TENSORFLOW = {dtype.enum: dtype for dtype in (STRING, VARIANT)}
 _PLAIN_FIELDS = ("i", "f", "b")
@@ -49,7 +49,8 @@ def _read_graph(node: Proto, library: Mapping[str, Proto], allowance: Allowance)
         found[name] = _read_function(proto)
         pending += _callees(found[name])
     main, *functions = found.values()
-    return TensorFlowGraph(main, tuple(functions), is_for_converters(node))
+    exact = INEXACT not in node.attr
+    return TensorFlowGraph(main, tuple(functions), is_for_converters(node), exact)
 
 
 def _callees(function: GraphFunction) -> Iterator[str]:

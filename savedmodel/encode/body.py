@@ -16,7 +16,13 @@ from savedmodel.tensorflow_graph import TensorFlowGraph
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import Array, DType, dtype_from_name
 from xla_call_module.errors import StructureError
-from xla_call_module.node import SHARDING_OP, encode_sharding_node, shown_sharding, to_function_call
+from xla_call_module.node import (
+    INEXACT,
+    SHARDING_OP,
+    encode_sharding_node,
+    shown_sharding,
+    to_function_call,
+)
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
 RESOURCE = 20
@@ -113,6 +119,8 @@ class Library:
             self._graphs[call] = main.signature.name
         is_opaque = not self.operations[call].for_converters
         to_function_call(node, self._graphs[call], is_opaque=is_opaque)
+        if not self.operations[call].exact:
+            node.attr[INEXACT].b = True
 
     def add_functions(self, definitions: Sequence[bytes]) -> None:
         """Add functions that somebody else wrote, and that modules call by their names."""
