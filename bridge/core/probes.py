@@ -53,18 +53,34 @@ def _sizes(count: int, wanted: int) -> Iterator[tuple[int, ...]]:
 
 
 def draw(
-    spec: TensorSpec, kind: str, sizes: Mapping[str, int], random: np.random.Generator
+    spec: TensorSpec,
+    kind: str,
+    sizes: Mapping[str, int],
+    random: np.random.Generator,
+    *,
+    has_zeros: bool = True,
 ) -> Array:
-    """Return an input of a function."""
+    """Return an input of a function.
+
+    Args:
+        spec: what the function takes.
+        kind: `random`, or one of `EDGES`.
+        sizes: those of its dimension variables.
+        random: the source of random numbers.
+        has_zeros: whether integers may be 0, by which nothing can be divided.
+    """
     shape = tuple(size or 0 for size in evaluate_shape(spec.shape or (), sizes))
     if spec.element.startswith("key<"):
         kind = RANDOM
+    if kind == "zeros" and not has_zeros and jnp.issubdtype(spec.dtype.numpy, jnp.integer):
+        kind = "ones"
     if kind in ("zeros", "ones"):
         return np.full(shape, int(kind == "ones"), spec.dtype.numpy)
     if spec.dtype.name == "bool":
         return random.random(shape) < 0.5
     if jnp.issubdtype(spec.dtype.numpy, jnp.integer):
-        return _draw_integers(spec, kind, shape, random)
+        numbers = _draw_integers(spec, kind, shape, random)
+        return numbers if has_zeros else np.where(numbers == 0, 1, numbers).astype(numbers.dtype)
     numbers: Any = random.standard_normal(shape)
     if kind == "negative":
         numbers = -np.abs(numbers)

@@ -79,11 +79,21 @@ def _native(op_type: str) -> Emit:
     return emit
 
 
+def _erf(graph: Graph, op: Operation) -> Value | None:
+    """Return the error function, and NaN of NaN, of which older releases have 1."""
+    made = _native("Erf")(graph, op)
+    if not isinstance(made, Value) or not graph.exact:
+        return made
+    (value,) = op.operands
+    return nodes.where(graph, nodes.elementwise(graph, "IsNaN", value), value, made)
+
+
 # Operations of CHLO that ONNX has with the same meaning and name.
-_NATIVE = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "erf", "sinh")
+_NATIVE = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh")
 # The composites that ONNX has as operations; all others are computed by their decompositions.
 _COMPOSITES: Mapping[str, Rule] = {
     **{f"chlo.{name}": Rule(_native(name.capitalize()), expand=False) for name in _NATIVE},
+    "chlo.erf": Rule(_erf, expand=False),
     "chlo.top_k": Rule(sorting.SORTS.top_k, expand=False),
     **fourier.COMPOSITES,
 }

@@ -36,21 +36,21 @@ def make_trials(
     Where a signature assigns variables, all of them are called by turns first, one step after the
     other; each trial after these has the first values of the variables.
     """
-    for trial in _trials(bound, seed):
+    for trial in _trials(bound, seed, exact=exact):
         yield dataclasses.replace(trial, exact=exact)
 
 
-def _trials(bound: Mapping[str, BoundCall], seed: int) -> Iterator[Trial]:
+def _trials(bound: Mapping[str, BoundCall], seed: int, *, exact: bool) -> Iterator[Trial]:
     references = {key: _reference(one) for key, one in bound.items()}
     if any(one.assigned for one in bound.values()):
-        yield from _steps(bound, references, seed)
+        yield from _steps(bound, references, seed, exact=exact)
     for key, one in bound.items():
         call, precisions = one.original, _precisions(one)
         kinds = [(RANDOM, sizes) for sizes in _sizes_of(call)]
         kinds += [(edge, kinds[len(kinds) // 2][1]) for edge in EDGES if one.inputs]
         for number, (kind, sizes) in enumerate(kinds):
             random = np.random.default_rng([seed, number, zlib.crc32(key.encode())])
-            inputs = _drawn(one, kind, sizes, random)
+            inputs = _drawn(one, kind, sizes, random, exact=exact)
             try:
                 expected, _ = references[key](inputs, {})
             except TimeLimitError as error:
@@ -63,7 +63,7 @@ def _trials(bound: Mapping[str, BoundCall], seed: int) -> Iterator[Trial]:
 
 
 def _steps(
-    bound: Mapping[str, BoundCall], references: Mapping[str, _Reference], seed: int
+    bound: Mapping[str, BoundCall], references: Mapping[str, _Reference], seed: int, *, exact: bool
 ) -> Iterator[Trial]:
     """Yield trials that follow one another, of all signatures by turns."""
     state: Mapping[str, Any] = {}
@@ -79,7 +79,7 @@ def _steps(
         sizes = _sizes_of(one.original)
         chosen = sizes[number // len(bound) % len(sizes)]
         random = np.random.default_rng([seed, number, zlib.crc32(f"step of {key}".encode())])
-        inputs = _drawn(one, RANDOM, chosen, random)
+        inputs = _drawn(one, RANDOM, chosen, random, exact=exact)
         expected, new = references[key](inputs, state)
         state = {**state, **new}
         of_step = precisions | _precisions(one)
@@ -87,10 +87,18 @@ def _steps(
 
 
 def _drawn(
-    bound: BoundCall, kind: str, sizes: Mapping[str, int], random: np.random.Generator
+    bound: BoundCall,
+    kind: str,
+    sizes: Mapping[str, int],
+    random: np.random.Generator,
+    *,
+    exact: bool,
 ) -> dict[str, Array]:
     args = bound.original.args
-    return {name: draw(args[index], kind, sizes, random) for index, name in bound.inputs.items()}
+    return {
+        name: draw(args[index], kind, sizes, random, has_zeros=exact)
+        for index, name in bound.inputs.items()
+    }
 
 
 def given_trials(

@@ -224,7 +224,7 @@ class _SignatureReference:
     ) -> Array:
         if kind == GIVEN and self._given is not None:
             return fit_array(self._given[name], spec.dtype.numpy, f"{name} of {self.key}")
-        return draw(spec, kind, sizes, random)
+        return draw(spec, kind, sizes, random, has_zeros=self._exact)
 
     def _differentiated(self, named: Mapping[str, int]) -> dict[str, int]:
         """Return the leaves that have gradients."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from bridge.core.npz_file import NPZ_ERRORS, open_npz
 from xla_call_module.dtypes import Array, dtype_from_name
-from xla_call_module.errors import FormatError, InteropError, quote
+from xla_call_module.errors import FormatError, InteropError, StructureError, quote
 
 _FORMAT = 1
 _MAX_COMPRESSED = 1 << 29
@@ -113,6 +113,11 @@ def write_trials(path: str | os.PathLike[str], trials: Sequence[Trial]) -> None:
 
 def read_trials(path: str | os.PathLike[str]) -> tuple[Trial, ...]:
     """Return the trials of a file that `write_trials` wrote."""
+    if os.path.isdir(path):
+        raise StructureError(
+            f"against is {path}, a folder; expected a file of recorded trials. To do: record one of "
+            f"it by bridge.verify({os.fspath(path)!r}, record='trials.npz')."
+        )
     header, arrays = _read(path)
     try:
         if header["format"] != _FORMAT:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge.core.probes import HUGE, INF, NAN
+from bridge.core.probes import EDGES, HUGE, INF, NAN
 from bridge.verifying.comparison import (
     Tolerance,
     describe_difference,
@@ -36,6 +36,7 @@ _EDGES = (*_OVERFLOWING, NAN)
 _AT_EDGES = "at NaN, at infinities and where numbers overflow"
 # The same of a file that need not be exact.
 _LEFT = "at NaN, infinities and huge numbers, which exact=False leaves to the runtime"
+_LEFT_OUT = "it did not run, as where an integer is divided by 0, which exact=False leaves to it"
 _DESCRIPTIONS = {known.name: known.description for known in DEVIATIONS}
 # Those that lose NaN, and change no number.
 _EXCUSED = {known.name for known in DEVIATIONS if known.special}
@@ -101,7 +102,7 @@ def compare(
     """Return a row for each order of a trial; one row where TensorFlow did not run it."""
     if (problem := run.errors.get(number, "It was not run.")) or run.failure:
         problem = problem or "Its results are lost."
-        return [] if run.failure else [_row(trial, 0, math.inf, problem)]
+        return [] if run.failure else [_not_run(trial, problem)]
     results = [
         {name: run.results[number, order, name] for name in expected}
         for order, expected in enumerate(trial.expected)
@@ -144,7 +145,7 @@ def compare_calls(
         try:
             results = run(trial)
         except InteropError as error:
-            rows.append(_row(trial, 0, math.inf, str(error)))
+            rows.append(_not_run(trial, str(error)))
             continue
         if missing := [name for name in trial.outputs if name not in results]:
             problem = f"There is no output {missing[0]}; there are {', '.join(results)}."
@@ -330,6 +331,15 @@ def _error(trial: Trial, actual: Array, wanted: Array) -> float:
 
 def _row(trial: Trial, order: int, error: float, problem: str, known: str = "") -> VerifyRow:
     return VerifyRow(trial.signature, trial.title, order, error, problem, known)
+
+
+def _not_run(trial: Trial, problem: str) -> VerifyRow:
+    """Return the row of a trial that the runtime did not run.
+
+    A file that need not be exact may divide an integer by 0 where its inputs are unusual.
+    """
+    is_left = not trial.exact and trial.kind in EDGES
+    return _row(trial, 0, math.inf, *(("", _LEFT_OUT) if is_left else (problem,)))
 
 
 def _values(by_order: Sequence[Mapping[str, Array]]) -> list[Array]:

@@ -356,6 +356,11 @@ def test_another_archive(folder, tmp_path):
         bridge.verify(folder, against=tmp_path / "pickle.npz")
 
 
+def test_a_folder_in_the_place_of_a_record(folder):
+    with pytest.raises(StructureError, match=r"a folder; .*bridge\.verify\('.*', record='trials"):
+        bridge.verify(folder, against=folder)
+
+
 def test_the_parent_needs_no_tensorflow(folder):
     code = """
 import sys

@@ -14,7 +14,7 @@ from bridge.cli.main import main
 from bridge.litert.runtime import Runtime
 from bridge.litert.worker.model_execution import describe_model
 from tests.bridge.onnx.checking import run
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import StructureError, UnsupportedError
 
 RANDOM = np.random.default_rng(0)
 ROWS = RANDOM.normal(size=(6, 8)).astype(np.float32)
@@ -139,3 +139,25 @@ def test_files_and_commands(tmp_path):
     options = ["--operations", "tensorflow", "--inexact", "--args", args]
     assert main(["export", "jax.nn:sigmoid", "--out", str(tmp_path / "m"), *options]) == 0
     assert not bridge.load(tmp_path / "m").default.is_exact
+
+
+DIVISIONS = {
+    "by an input": lambda x, y: (x // y, x % y),
+    "by what is 0 at an edge": lambda x, y: x // (10_000 - y),
+}
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_verify_leaves_integers_divided_by_zero_to_the_runtime(name, tmp_path):
+    options = {"args": "i32[4], i32[4]", "exact": False}
+    bridge.to_onnx(DIVISIONS[name], **options, verify=True)
+    bridge.to_litert(DIVISIONS[name], **options)
+    bridge.save(DIVISIONS[name], tmp_path / "model", **options, operations="tensorflow")
+    report = bridge.verify(tmp_path / "model")
+    assert report.passed
+    assert any("divided by 0" in row.known for row in report.rows) == (name != "by an input")
+
+
+def test_verify_reports_a_division_by_zero_of_ordinary_integers():
+    with pytest.raises(UnsupportedError, match="inputs that are random"):
+        bridge.to_onnx(lambda x: x // (x - x), args="i32[4]", exact=False, verify=True)

@@ -1,9 +1,11 @@
 """The record of ONNX Runtime and of ONNX's opsets: what there is, since when, and what is wrong.
 
-All of it was found with one release (`RELEASE`) on the CPU, by loading and running models. For a
-new release, run `tests/bridge/onnx` with it: a kernel that has gone, or a deviation that is another
-one, fails there. `KERNELS` may be extended by loading a model of each dtype. A deviation that has
-been mended stays listed while older releases have it; each says which modules avoid it.
+All of it was found with one release (`RELEASE`) on the CPU, by loading and running models; which
+kernels older ones lack, down to the oldest that models are for (`OLDEST`), too. For a new release,
+run `tests/bridge/onnx` with it: a kernel that has gone, or a deviation that is another one, fails
+there. `_KERNELS_OF_SEVERAL` may be extended by loading a model of each dtype, with a line in
+`_SINCE`. A deviation that has been mended stays listed while older releases have it; each says
+which modules avoid it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-RELEASE = "1.31"
+RELEASE, OLDEST = (1, 32), (1, 22)
 # From the first opset that has integer bit operations, and axes of reductions as inputs, to the
 # last that was tested. The release reads all of them.
 OPSETS = range(18, 27)
@@ -64,8 +66,24 @@ _KERNELS_OF_SEVERAL: Mapping[str, str] = {
     "Resize": "int8 int32 uint8 float16 float32",
     "NonZero": "bool int32 int64 uint8 float16 float32",
 }
+# Those of them that came with a release after the oldest one. (Cos of float64 came with 1.29, and
+# there is nothing wider: a release before does not load a model that has it.)
+_SINCE: Mapping[tuple[int, int], Mapping[str, str]] = {
+    (1, 24): {"Max": "int8 uint8", "Min": "int8 uint8"},
+    (1, 26): {"TopK": "int8 int16 uint8"},
+    (1, 29): {"Trilu": "int32"},
+    (1, 31): {"Where": "int8 uint32"},
+}
+
+
+def _of_later(op_type: str) -> set[str]:
+    """Return the dtypes of which the oldest release has no kernel."""
+    added = [kernels.get(op_type, "") for release, kernels in _SINCE.items() if release > OLDEST]
+    return set(" ".join(added).split())
+
+
 KERNELS: Mapping[str, frozenset[str]] = {
-    name: frozenset(dtypes.split())
+    name: frozenset(dtypes.split()) - _of_later(name)
     for names, dtypes in _KERNELS_OF_SEVERAL.items()
     for name in names.split()
 }
@@ -103,6 +121,7 @@ DEVIATIONS = (
     ),
     Deviation("Sigmoid", "0 below -18, so that its logarithm is -inf",
               "onnx.rules.elementwise"),
+    Deviation("Erf", "1 for NaN, before 1.27", "onnx.operation_table"),
     Deviation("Gelu", "an error relative to the operand, not to the result",
               "onnx.rules.fusions"),
     Deviation("Equal Less Greater", "computed numbers of float16 are compared unrounded",

@@ -343,7 +343,8 @@ def _may_be_normal_cdf(graph: Graph, node: Node) -> bool:
         return True
     sources = [graph.source(name) for name in node.inputs]
     names = {source.op_type for source in sources if source is not None}
-    return (node.op_type == "Add" and "Erf" in names) or (node.op_type == "Mul" and "Add" in names)
+    is_sum = node.op_type == "Add" and not names.isdisjoint(("Erf", "Where"))
+    return is_sum or (node.op_type == "Mul" and "Add" in names)
 
 
 def _is_normal_cdf(graph: Graph, name: str, base: str, factor: float, *, exact: bool) -> bool:

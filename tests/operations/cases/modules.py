@@ -115,7 +115,7 @@ def _modules() -> Iterator[tuple[str, str, Sequence[Operand], str, str]]:
         for name in ("add", "maximum"):
             chosen = _comparison(f"{direction}, FLOAT")[:-1]
             yield ("SelectAndScatter", f"{direction}, {name}",
-                   [fixed([1, 1, 1, -2, -2, 0], "float32"), NUMBERS, START],
+                   [fixed([1, 1, 1, -2, -1, -2], "float32"), NUMBERS, START],
                    f"select_and_scatter {chosen}, {_region(name)[1:]}",
                    f"tensor<6xf32>; {_POOL}")  # fmt: skip
     yield ("Cholesky", "", [POSITIVE, LOWER],
