@@ -357,6 +357,21 @@ class BlockBuilder:
         return self.add("cond", [index], {"branches": blocks}, types, place)
 
 
+def build_block(closed: Any, target: BlockTarget | None = None) -> Block:
+    """Return the block of a closed jaxpr, without what nobody reads; its inputs are all of those.
+
+    Example:
+        >>> import jax
+        >>> block = build_block(jax.make_jaxpr(lambda x, y: 2 * x + 0 * y)(1.0, 2.0))
+        >>> [operation.name for operation in block.operations]
+        ['mul', 'mul', 'add']
+    """
+    inputs = [Value(*type_of(variable.aval)) for variable in closed.jaxpr.invars]
+    builder = BlockBuilder(inputs, target=target)
+    builder.block.outputs = builder.inline(closed.jaxpr, closed.consts, inputs)
+    return without_unused(builder.block)
+
+
 def aligned(value: Value, axes: Sequence[int], rank: int) -> Shape:
     """Return the shape of a value that is broadcast, with ones for the dimensions it has not."""
     shape: list[Dim] = [1] * rank

@@ -37,9 +37,9 @@ that it has, four files are opened besides this one, which says all that a rule 
    has a kernel. Others are widened by the graph. What the runtime computes wrongly goes to
    `DEVIATIONS`. That ONNX and StableHLO mean the same by an operation on NaN, infinities, -0,
    bounds and overflow is for the rule to see to.
-3. `tests/bridge/onnx/rules/test_<family>.py`: `check(function, *arrays)` of
-   `tests/bridge/onnx/checking.py` says that JAX, ONNX Runtime and ONNX's reference evaluator agree,
-   over dtypes and edge values.
+3. `tests/operations/cases/`: a line, which runs over dtypes and edge values. `check(function,
+   *arrays)` of `tests/bridge/onnx/checking.py` says that JAX, ONNX Runtime and ONNX's reference
+   evaluator agree, for what is no case of the table.
 4. `CHANGELOG.md`, and the README where it says what is refused.
 
 What a rule reads of its operation: `op.operands`; `op.result` or `op.results` (`dtype`, `shape`);
@@ -56,6 +56,12 @@ sizes symbolic: `elementwise(graph, "Add", value, 1)`, where numbers have the va
 `loop` of `graph/loop_nodes.py`. Any other: `graph.node("Op", inputs, shape=..., dtype=...,
 **attributes)`. The shape is that of the result, in `Dim`s; None for a size that nothing is known
 of.
+
+To add a fusion, several operations that are one of ONNX: a function in `rules/fusions.py`, which
+asks the graph what made the operands (`graph.source`), called by the function there of the last
+one, such as `fuse_product`. What an older opset lacks has a constant beside `GELU_OPSET` in
+`graph/onnx_runtime.py`, and is made where `graph.opset` is no less; where numbers may be others,
+where `graph.exact` is false.
 
 A new family is listed in `operation_table.py`, as are composites and custom calls.
 

@@ -23,8 +23,9 @@ TensorFlow, or takes what a graph has as an attribute, is in the table at the en
 `function_writer.py`.
 
 To add an operation: its line in `signatures.py`, if it is new, with the dtypes of its CPU kernels
-in TensorFlow 2.14; a rule in the file of its family; a case in the test of that file, over dtypes
-and edge values; and a line in `CHANGELOG.md`.
+in TensorFlow 2.14, and its name in `BROADCASTING` there if it broadcasts; a rule in the file of its
+family; a line in `tests/operations/cases/`, which runs over dtypes and edge values; and one in
+`CHANGELOG.md`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from bridge.blocks.block import Block, Operation, Value
-from bridge.blocks.block_builder import BlockBuilder, BlockTarget, number_of
+from bridge.blocks.block_builder import BlockBuilder, BlockTarget, build_block, number_of
 from bridge.litert.emitting.element_operators import broadcasts
 from xla_call_module.size_polynomials import is_static
 
@@ -74,11 +74,8 @@ def _gelu_pattern() -> tuple[Block, Mapping[Value, Operation]]:
     """Return the block of the function, and what makes each of its values."""
     given = jax.ShapeDtypeStruct((2, 3), np.float32)
     closed = jax.make_jaxpr(lambda x: jax.nn.gelu(x, approximate=True))(given)
-    inputs = [Value((2, 3), _F)]
-    builder = BlockBuilder(inputs, target=BlockTarget(broadcasts=broadcasts))
-    builder.block.outputs = builder.inline(closed.jaxpr, closed.consts, inputs)
-    operations = builder.block.operations
-    return builder.block, {value: one for one in operations for value in one.results}
+    block = build_block(closed, BlockTarget(broadcasts=broadcasts))
+    return block, {value: one for one in block.operations for value in one.results}
 
 
 def _matches(

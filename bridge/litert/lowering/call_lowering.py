@@ -11,10 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bridge.blocks.block import Block, Value
-from bridge.blocks.block_builder import BlockBuilder, BlockTarget, without_unused
+from bridge.blocks.block import Block
+from bridge.blocks.block_builder import BlockTarget, build_block
 from bridge.blocks.checking import check_block
-from bridge.blocks.equations import type_of
 from bridge.core_ops.decompositions.complex_pairs import COMPLEX_AS_PAIRS
 from bridge.core_ops.decompositions.decomposition import COMPOSED_OPERATIONS, decompose
 from bridge.core_ops.decompositions.fourier_products import FOURIER_AS_PRODUCTS
@@ -92,10 +91,7 @@ def lower_call(
         around=(places or Places()).scopes(),
     )
     closed = retrace_to_jaxpr(made.call, table, _BOUNDARY, made.parameters)
-    inputs = [Value(*type_of(variable.aval)) for variable in closed.jaxpr.invars]
-    builder = BlockBuilder(inputs, target=_TARGET)
-    builder.block.outputs = builder.inline(closed.jaxpr, closed.consts, inputs)
-    block = without_unused(builder.block)
+    block = build_block(closed, _TARGET)
     check_block(block)
     return block
 

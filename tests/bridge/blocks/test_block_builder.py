@@ -13,8 +13,7 @@ import pytest
 from jax import lax
 
 from bridge.blocks.block import Block, Operation, Value
-from bridge.blocks.block_builder import ELEMENTWISE, BlockBuilder, BlockTarget, without_unused
-from bridge.blocks.equations import type_of
+from bridge.blocks.block_builder import ELEMENTWISE, BlockBuilder, BlockTarget, build_block
 from xla_call_module.errors import UnsupportedError
 
 
@@ -30,11 +29,7 @@ def block_of(
         )
         for kind, sizes in (one.split("[") for one in args.split())
     ]
-    closed = jax.make_jaxpr(function)(*specs)
-    inputs = [Value(*type_of(variable.aval)) for variable in closed.jaxpr.invars]
-    builder = BlockBuilder(inputs, target=target)
-    builder.block.outputs = builder.inline(closed.jaxpr, closed.consts, inputs)
-    return without_unused(builder.block)
+    return build_block(jax.make_jaxpr(function)(*specs), target)
 
 
 def all_operations(block: Block) -> Iterator[Operation]:

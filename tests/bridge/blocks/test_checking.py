@@ -9,9 +9,8 @@ import pytest
 from jax import lax
 
 from bridge.blocks.block import Block, Operation, Value
-from bridge.blocks.block_builder import BlockBuilder
+from bridge.blocks.block_builder import build_block
 from bridge.blocks.checking import check_block
-from bridge.blocks.equations import type_of
 from xla_call_module.errors import StructureError
 
 
@@ -81,7 +80,4 @@ def test_what_jax_traces_is_right():
         return jnp.argmax(chosen, 1), (chosen @ y.T).max(0, keepdims=True), jax.nn.softmax(y)
 
     closed = jax.make_jaxpr(function)(*[jnp.ones((2, 3))] * 2)
-    inputs = [Value(*type_of(variable.aval)) for variable in closed.jaxpr.invars]
-    builder = BlockBuilder(inputs)
-    builder.block.outputs = builder.inline(closed.jaxpr, closed.consts, inputs)
-    check_block(builder.block)
+    check_block(build_block(closed))
