@@ -22,9 +22,9 @@ Type = tuple[Shape, np.dtype[Any]]
 
 _CALLS = frozenset({
     "checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call",
-    "custom_vjp_call_jaxpr", "jit", "pjit", "remat", "remat2",
+    "custom_vjp_call_jaxpr", "custom_vmap_call", "jit", "pjit", "remat", "remat2",
 })  # fmt: skip
-_OF_A_CALL = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+_OF_A_CALL = ("jaxpr", "call", "call_jaxpr", "fun_jaxpr")
 _IDENTITIES = frozenset({"copy", "copy_p", "optimization_barrier", "pvary", "stop_gradient"})
 _SPELLINGS = {"add_any": "add", "expand_dims": "reshape", "squeeze": "reshape"}
 # Operations on each element, of operands of one shape.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.custom_batching
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -49,9 +50,15 @@ def _with_tangent(function: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
+def _with_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    made = jax.custom_batching.custom_vmap(function)
+    made.def_vmap(lambda size, _, x: (function(x), True))
+    return made
+
+
 @pytest.mark.parametrize(
     "call",
-    [jax.jit, jax.checkpoint, _with_tangent, lambda f: jax.jit(jax.jit(f)),
+    [jax.jit, jax.checkpoint, _with_tangent, _with_rows, lambda f: jax.jit(jax.jit(f)),
      lambda f: lax.composite(f, "of.nobody")],
 )  # fmt: skip
 def test_calls_are_written_out(call):
