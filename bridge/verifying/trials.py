@@ -115,8 +115,8 @@ def read_trials(path: str | os.PathLike[str]) -> tuple[Trial, ...]:
     """Return the trials of a file that `write_trials` wrote."""
     if os.path.isdir(path):
         raise StructureError(
-            f"against is {path}, a folder; expected a file of recorded trials. To do: record one of "
-            f"it by bridge.verify({os.fspath(path)!r}, record='trials.npz')."
+            f"against is {path}, a folder; expected a file of recorded trials. To do: record one "
+            f"of it by bridge.verify({os.fspath(path)!r}, record='trials.npz')."
         )
     header, arrays = _read(path)
     try:
