@@ -36,8 +36,8 @@ _KERNELS_OF_SEVERAL: Mapping[str, str] = {
     "Neg": f"int8 int16 int32 int64 {_FLOATS}",
     "Sign": f"{_INTS} float32 float64",  # that of float16 gives 0 for NaN
     "Floor Ceil Round Exp Log Sqrt Reciprocal Sin Cos Tanh Sigmoid": _FLOATS,
-    "Softmax LogSoftmax Gemm": _FLOATS,
-    "Tan Erf Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Gelu Softplus": "float16 float32",
+    "Softmax LogSoftmax": _FLOATS,
+    "Tan Erf Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Gelu": "float16 float32",
     "Conv ConvTranspose AveragePool": "float16 float32",
     "BatchNormalization LayerNormalization": "float32 float64",
     "IsNaN IsInf": f"bfloat16 {_FLOATS}",
@@ -49,17 +49,16 @@ _KERNELS_OF_SEVERAL: Mapping[str, str] = {
     "Relu": f"int8 int32 {_FLOATS}",
     "MatMul": _WIDE,  # of unsigned integers it fails where an operand is empty
     # Sums and products of integers are in float64 there, and the greatest of int64 in 32 bits.
-    "ReduceSum ReduceProd ReduceMean ReduceSumSquare ReduceL2 ReduceLogSumExp": _FLOATS,
+    "ReduceSum ReduceProd ReduceMean": _FLOATS,
     "ReduceMax ReduceMin": f"bool int8 uint8 int32 {_FLOATS}",
     "ArgMax ArgMin": f"int8 uint8 {_WIDE}",
     "Where": f"int8 uint8 uint32 {_WIDE}",
-    "Expand Tile ReverseSequence Compress": f"bool {_INTS} {_FLOATS}",
+    "Expand Tile": f"bool {_INTS} {_FLOATS}",
     "Pad": f"bool int8 int32 int64 uint8 uint32 uint64 {_FLOATS}",
-    "Unsqueeze Squeeze Flatten": f"bool {_INTS} {_FLOATS} bfloat16",
+    "Unsqueeze Squeeze": f"bool {_INTS} {_FLOATS} bfloat16",
     "CumSum Einsum": _WIDE,
     "DFT": "float32 float64",
     "TopK": f"int8 int16 uint8 {_WIDE}",
-    "Trilu": f"bool {_WIDE}",
     "Range": "int16 int32 int64 float32 float64",
     "MaxPool": f"int8 uint8 {_FLOATS}",
     "ScatterElements ScatterND": f"bool {_INTS} float32 float64",
@@ -71,7 +70,6 @@ _KERNELS_OF_SEVERAL: Mapping[str, str] = {
 _SINCE: Mapping[tuple[int, int], Mapping[str, str]] = {
     (1, 24): {"Max": "int8 uint8", "Min": "int8 uint8"},
     (1, 26): {"TopK": "int8 int16 uint8"},
-    (1, 29): {"Trilu": "int32"},
     (1, 31): {"Where": "int8 uint32"},
 }
 

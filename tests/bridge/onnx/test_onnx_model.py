@@ -100,3 +100,27 @@ def test_the_record_of_the_runtime_names_operations_and_modules():
     assert [name for name in operations if not onnx.defs.has(name)] == []
     modules = {name for entry in DEVIATIONS for name in entry.avoided_in.split()}
     assert [name for name in modules if find_spec(f"bridge.{name}") is None] == []
+
+
+SMALL, SMALLER = np.array([[3, 1, 2]], np.int8), np.array([[1, 2, 2]], np.int8)
+
+
+@pytest.mark.parametrize(
+    ("function", "arrays", "op_type"),
+    [
+        (jnp.maximum, [SMALL, SMALLER], "Max"),
+        (jnp.minimum, [SMALL.astype("uint8"), SMALLER.astype("uint8")], "Min"),
+        (lambda x: jax.lax.top_k(x, 2), [SMALL], "TopK"),
+        (lambda x: jax.lax.top_k(x, 2), [SMALL.astype("int16")], "TopK"),
+        (lambda x: jax.lax.top_k(x, 2), [SMALL.astype("uint8")], "TopK"),
+        (lambda x, y: jnp.where(x > 1, x, y), [SMALL, SMALLER], "Where"),
+        (lambda x, y: jnp.where(x > 1, x, y), [SMALL.astype("uint32")] * 2, "Where"),
+    ],
+)
+def test_kernels_of_later_releases_are_not_used(function, arrays, op_type):
+    model = onnx.shape_inference.infer_shapes(check(function, *arrays))
+    kinds = {info.name: info.type.tensor_type.elem_type for info in model.graph.value_info}
+    numbers = {"TopK": 0}.get(op_type, -1)
+    computed = {kinds[n.input[numbers]] for n in model.graph.node if n.op_type == op_type}
+    assert computed
+    assert computed.isdisjoint([onnx.helper.np_dtype_to_tensor_dtype(arrays[0].dtype)])
