@@ -79,8 +79,8 @@ def draw(
     if spec.dtype.name == "bool":
         return random.random(shape) < 0.5
     if jnp.issubdtype(spec.dtype.numpy, jnp.integer):
-        numbers = _draw_integers(spec, kind, shape, random)
-        return numbers if has_zeros else np.where(numbers == 0, 1, numbers).astype(numbers.dtype)
+        drawn = _draw_integers(spec, kind, shape, random)
+        return drawn if has_zeros else np.where(drawn == 0, 1, drawn).astype(drawn.dtype)
     numbers: Any = random.standard_normal(shape)
     if kind == "negative":
         numbers = -np.abs(numbers)

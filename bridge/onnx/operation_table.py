@@ -81,10 +81,12 @@ def _native(op_type: str) -> Emit:
 
 def _erf(graph: Graph, op: Operation) -> Value | None:
     """Return the error function, and NaN of NaN, of which older releases have 1."""
-    made = _native("Erf")(graph, op)
-    if not isinstance(made, Value) or not graph.exact:
-        return made
     (value,) = op.operands
+    if not has_kernel("Erf", value.dtype.name):
+        return None
+    made = nodes.elementwise(graph, "Erf", value)
+    if not graph.exact:
+        return made
     return nodes.where(graph, nodes.elementwise(graph, "IsNaN", value), value, made)
 
 
