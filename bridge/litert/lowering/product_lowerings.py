@@ -208,7 +208,9 @@ def _convolved(op: LoweredOperation, value: Any, kernel: Any, windows: _Convolut
     is_integral = bool(integer_bits(op.logical_dtype()))
     is_plain = not is_integral and (count <= 2 or (count == 3 and groups == 1))
     is_dilated = any(step != 1 for step in windows.base_dilation)
-    if is_dilated or not is_plain or any(side < 0 for pair in padding for side in pair):
+    # LiteRT's own takes none, and JAX's traces no symbol there.
+    is_padded = not all(isinstance(side, int) and side >= 0 for pair in padding for side in pair)
+    if is_dilated or not is_plain or is_padded:
         triples = [
             (*pair, step - 1) for pair, step in zip(padding, windows.base_dilation, strict=True)
         ]
