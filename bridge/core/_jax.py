@@ -10,6 +10,7 @@ import inspect
 import re
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import MetaPathFinder
@@ -379,6 +380,20 @@ def missing_rule(error: Exception) -> tuple[str, list[str]] | None:
     if primitive is None:
         return None
     return primitive[1], re.findall(r"\w+", platforms[1]) if platforms else []
+
+
+def operation_frames(error: Exception) -> list[tuple[str, int]]:
+    """Return the lines that called the operation which JAX was lowering; none for other errors.
+
+    JAX puts their traceback behind an error as its cause, of a private class
+    (jax/_src/source_info_util.py, `JaxStackTraceBeforeTransformation`). Without the gate errors of
+    lowering name no line. It can go when that is public.
+    """
+    cause = error.__cause__
+    if type(cause).__name__ != "JaxStackTraceBeforeTransformation":
+        return []
+    walked = traceback.walk_tb(getattr(cause, "__traceback__", None))
+    return [(frame.f_code.co_filename, line) for frame, line in walked]
 
 
 def unstable_calls(error: Exception) -> list[tuple[str, str]]:

@@ -57,9 +57,9 @@ _RESULT = (
     "can add others, such as labels as text"
 )
 _FIXED = (
-    "needs a symbolic size as a number. To do: export it with a fixed size, as in args='f32[8,3]', "
-    "or with a constraint that decides the comparison, such as polymorphic_constraints="
-    "['mod(b, 8) == 0'] of convert and --constraint of jax-tf-bridge export"
+    "needs a symbolic size as a number{at}. To do: export it with a fixed size, as in "
+    "args='f32[8,3]', or with a constraint that decides the comparison, such as "
+    "polymorphic_constraints=['mod(b, 8) == 0'] of convert and --constraint of jax-tf-bridge export"
 )
 _SORTED = (
     "has a dict whose keys have no order, such as 1 and 'a' together, and JAX sorts keys. To do: "

@@ -17,6 +17,7 @@ from jax.extend import source_info_util
 from bridge.core._jax import (
     callback_frames,
     missing_rule,
+    operation_frames,
     replace_vjp,
     trace_with_symbolic_solves,
     traced_program,
@@ -37,10 +38,13 @@ from xla_call_module.errors import (
 )
 from xla_call_module.exported import from_exported, to_jax_checks
 from xla_call_module.linalg.lapack import is_portable
+from xla_call_module.tracebacks import is_internal_file
 
 # The errors of JAX where it cannot lower; its rule for `debug.print` ends in a `TypeError` with
 # several platforms.
 _REFUSALS = (NotImplementedError, ValueError, TypeError)
+# What JAX says where a rule takes numbers alone, and a size is a symbol.
+_OF_SYMBOLS = re.compile(r"shape polymorphism|non-constant size", re.IGNORECASE)
 _PLACE = re.compile(r'"([^"]+)":(\d+):\d+')
 
 
@@ -229,15 +233,15 @@ def _trace(
 def _explain(
     name: str, platforms: Sequence[str], reasons: Mapping[str, Exception], obstacle: str
 ) -> InteropError | None:
-    """Return the error for what each platform says, or None where they say nothing of platforms."""
+    """Return the error for what each platform says, or None where each alone says nothing."""
     usable = [platform for platform in platforms if platform not in reasons]
     calls = {platform: unstable_calls(reason) for platform, reason in reasons.items()}
     if all(calls.get(platform) for platform in platforms):
         return _unstable(name, *calls[platforms[0]][0])
-    if usable or any(calls.values()) or any(map(missing_rule, reasons.values())):
-        said = {platform: _said(reason) for platform, reason in reasons.items()}
-        return _unlowered(name, usable, said, obstacle)
-    return None
+    if not reasons:
+        return None
+    said = {platform: _said(reason) for platform, reason in reasons.items()}
+    return _unlowered(name, usable, said, obstacle)
 
 
 def _unstable(name: str, target: str, location: str) -> StructureError:
@@ -255,7 +259,14 @@ def _said(reason: Exception) -> str:
         return _without_rule(missing[0])
     for target, _ in unstable_calls(reason):
         return f"it is lowered to the custom call {target}, whose meaning JAX does not guarantee"
-    return str(reason).partition("\n")[0]
+    return f"{str(reason).partition(chr(10))[0].removesuffix('.')}{_at(reason)}"
+
+
+def _at(reason: Exception) -> str:
+    """Return where the operation is that cannot be lowered; empty where JAX does not say so."""
+    own = [f" at {file}:{line}" for file, line in operation_frames(reason)
+           if not is_internal_file(file)]  # fmt: skip
+    return own[-1] if own else ""
 
 
 def _without_rule(primitive: str) -> str:
@@ -265,8 +276,13 @@ def _without_rule(primitive: str) -> str:
 def _unlowered(
     what: str, usable: Sequence[str], reasons: Mapping[str, str], obstacle: str = ""
 ) -> LoweringError:
-    said = "; ".join(f"{platform}: {reason}" for platform, reason in reasons.items())
+    by_reason: dict[str, list[str]] = {}
+    for platform, reason in reasons.items():
+        by_reason.setdefault(reason, []).append(platform)
+    said = "; ".join(f"{' and '.join(names)}: {reason}" for reason, names in by_reason.items())
     cure = "leave the primitive out of what is exported"
+    if _OF_SYMBOLS.search(said):
+        cure = f"export it with fixed sizes, as in args='f32[8,3]', or {cure}"
     if obstacle:
         cure += f", since platforms={list(usable)} would not do either: {obstacle}"
     elif usable:

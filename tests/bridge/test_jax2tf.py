@@ -22,7 +22,7 @@ from jax import enable_x64, export
 
 import bridge
 from bridge import jax2tf as ours
-from tests.bridge.converters import BOTH, GRADIENTS, import_converter
+from tests.bridge.converters import BOTH, GRADIENTS, has_custom_calls, import_converter
 from tests.jax_versions import INCONCLUSIVE
 from xla_call_module._tf import imported_release
 from xla_call_module.errors import MissingDependencyError
@@ -292,6 +292,7 @@ def _with_rule(rule):
 
 
 class TestPolymorphicShapes:
+    @has_custom_calls
     @pytest.mark.parametrize("spec", ["(b, 28, 28)", "(b, _, _)", "(b, ...)", "b, ..."])
     def test_a_batch(self, jax2tf, spec):
         f = tf.function(
@@ -303,6 +304,7 @@ class TestPolymorphicShapes:
         for size in (1, 3):
             np.testing.assert_allclose(f(tf.ones([size, 28, 28])), [784 / size] * size)
 
+    @has_custom_calls
     def test_square_images(self, jax2tf):
         f = tf.function(
             jax2tf.convert(lambda x: jnp.matmul(x, jnp.sin(x)), polymorphic_shapes=["(b, d, d)"]),
@@ -312,6 +314,7 @@ class TestPolymorphicShapes:
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"."):
             f(tf.ones([2, 3, 4]))
 
+    @has_custom_calls
     def test_prefixes_of_pytrees(self, jax2tf):
         f = jax2tf.convert(
             lambda params, x, y: (
@@ -322,14 +325,17 @@ class TestPolymorphicShapes:
         args = ({"w": np.ones(2)}, (np.ones((3, 2)), np.ones(3)), np.ones((4, 3)))
         assert f(*args).numpy() == 6
 
+    @has_custom_calls
     def test_one_text_for_all_and_none_for_keywords(self, jax2tf, wrap):
         f = wrap(jax2tf.convert(lambda x, y, *, k: x + y + k, polymorphic_shapes="b"))
         assert f(np.ones(3), np.ones(3), k=np.float32(1)).numpy().tolist() == [3.0] * 3
 
+    @has_custom_calls
     def test_a_symbol_that_is_called_auto(self, jax2tf):
         f = tf.function(jax2tf.convert(jnp.sin, polymorphic_shapes="auto"), autograph=False)
         assert f.get_concrete_function(tf.TensorSpec([None]))(tf.zeros(3)).shape == (3,)
 
+    @has_custom_calls
     def test_the_deprecated_class(self, jax2tf):
         with pytest.warns(DeprecationWarning, match="PolyShape is deprecated"):
             shape = jax2tf.PolyShape("b", ...)
@@ -337,6 +343,7 @@ class TestPolymorphicShapes:
         f = jax2tf.convert(lambda x: x.reshape((-1,)), polymorphic_shapes=(str(shape),))
         assert f(np.ones((2, 3))).shape == (6,)
 
+    @has_custom_calls
     def test_computing_with_dimensions(self, jax2tf):
         flat = jax2tf.convert(
             lambda x: jnp.reshape(x, (x.shape[0] * x.shape[1],)), polymorphic_shapes=["(b, 4)"]
@@ -354,6 +361,7 @@ class TestPolymorphicShapes:
         )
         assert average(np.ones((3, 4))).numpy().tolist() == [1.0] * 4
 
+    @has_custom_calls
     def test_constraints(self, jax2tf):
         f = jax2tf.convert(
             lambda x: x[: x.shape[1], :16],
@@ -370,10 +378,12 @@ class TestPolymorphicShapes:
         )
         assert halves(np.ones(2), np.ones(5)).shape == (2,)
 
+    @has_custom_calls
     def test_multiples(self, jax2tf):
         f = jax2tf.convert(lambda x: jnp.reshape(x, (2, -1)), polymorphic_shapes=["(2*b, ...)"])
         assert f(np.ones((4, 5, 7), np.float32)).shape == (2, 70)
 
+    @has_custom_calls
     def test_gradients(self, jax2tf):
         def both(x):
             with tf.GradientTape() as tape:
@@ -652,6 +662,7 @@ class TestContainers:
 
 
 class TestConfiguration:
+    @has_custom_calls
     def test_checks(self, jax2tf, wrap):
         f = wrap(jax2tf.convert(lambda x: jnp.sin(x) @ x, polymorphic_shapes="b"))
         x = tf.Variable([1.0, 2.0])
@@ -920,6 +931,7 @@ class TestTensorFlowFromJax:
         with pytest.raises(ValueError, match=why):
             polymorphic(x)
 
+    @has_custom_calls
     def test_a_function_that_stays_tensorflows(self, jax2tf):
         called = jax2tf.call_tf(tf.math.sin, call_tf_graph=True, has_side_effects=False)
         f = tf.function(jax2tf.convert(lambda x: called(x) + 1), autograph=False)

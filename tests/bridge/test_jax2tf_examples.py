@@ -13,7 +13,7 @@ import tensorflow as tf
 from jax import enable_x64
 
 from bridge import jax2tf as ours
-from tests.bridge.converters import BOTH, GRADIENTS, import_converter
+from tests.bridge.converters import BOTH, GRADIENTS, has_custom_calls, import_converter
 from tests.jax_versions import INCONCLUSIVE
 
 NO_GRADIENTS = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
@@ -107,6 +107,7 @@ class TestWithTensorFlow:
         with tf.device(device.name):
             np.testing.assert_allclose(run(np.float32(0.5)), np.sin(np.float32(0.5)), rtol=1e-6)
 
+    @has_custom_calls
     def test_a_layer_of_keras(self, jax2tf):
         def affine(params, x):
             return x @ params["w"] + params["b"]
@@ -158,6 +159,7 @@ class TestWithTensorFlow:
 
 
 class TestShapes:
+    @has_custom_calls
     @pytest.mark.parametrize("batch", [None, 1])
     def test_one_symbol_and_what_is_known(self, jax2tf, batch):
         def project(x, w):
@@ -167,6 +169,7 @@ class TestShapes:
         graph = _graph(converted, tf.TensorSpec([batch, 3, 4]), tf.TensorSpec([4, 2]))
         assert graph(tf.ones([1, 3, 4]), tf.ones([4, 2])).shape == (1, 3, 2)
 
+    @has_custom_calls
     @pytest.mark.parametrize("size", [None, 8])
     def test_one_symbol_of_two_arguments(self, jax2tf, size):
         converted = jax2tf.convert(
@@ -175,6 +178,7 @@ class TestShapes:
         graph = _graph(converted, tf.TensorSpec([size, 6]), tf.TensorSpec([size]))
         assert graph(tf.ones([8, 6]), tf.ones([8])).numpy() == 48
 
+    @has_custom_calls
     def test_a_test_of_two_equal_dimensions_is_decided(self, jax2tf):
         def f(x):
             return jnp.matmul(x, jnp.sin(x)) if x.shape[-1] == x.shape[-2] else x
@@ -185,6 +189,7 @@ class TestShapes:
         x = np.random.default_rng(0).random((2, 3, 3), np.float32)
         np.testing.assert_allclose(graph(tf.constant(x)), f(x), rtol=1e-5)
 
+    @has_custom_calls
     def test_dimensions_as_values(self, jax2tf):
         def f(x):
             return x + x.shape[0] + jnp.sin(x.shape[0]), jnp.array(x.shape), jnp.array(x.shape[0])
@@ -193,6 +198,7 @@ class TestShapes:
         np.testing.assert_allclose(sums, np.full(3, 4 + np.sin(3)), rtol=1e-6)
         assert (shape.numpy().tolist(), size.numpy()) == ([3], 3)
 
+    @has_custom_calls
     def test_comparisons(self, jax2tf):
         def f(x):
             a, b = x.shape
@@ -208,6 +214,7 @@ class TestShapes:
 
         assert jax2tf.convert(f, polymorphic_shapes="a, b")(np.ones((3, 4))).shape == (3, 4)
 
+    @has_custom_calls
     def test_division(self, jax2tf):
         halves = lambda x: jnp.reshape(x, (2, -1))  # noqa: E731
         even = jax2tf.convert(halves, polymorphic_shapes=["(b, ...)"])
@@ -219,6 +226,7 @@ class TestShapes:
         with pytest.raises(INCONCLUSIVE, match=r"(?i)cannot divide"):
             even(np.ones((4, 5, 7)))
 
+    @has_custom_calls
     def test_symbols_that_follow(self, jax2tf):
         f = jax2tf.convert(lambda x: x.sum(), polymorphic_shapes="a, 2*a, b")
         assert f(np.ones((2, 4, 3))).numpy() == 24
@@ -294,6 +302,7 @@ class TestTensorFlowInJax:
             value, gradient = jax.value_and_grad(run)(np.float32(4))
             assert (value, gradient) == (16.0, 12.0)
 
+    @has_custom_calls
     def test_results_without_the_symbol(self, jax2tf):
         def total(x):
             called = jax2tf.call_tf(

@@ -161,3 +161,101 @@ def test_verify_leaves_integers_divided_by_zero_to_the_runtime(name, tmp_path):
 def test_verify_reports_a_division_by_zero_of_ordinary_integers():
     with pytest.raises(UnsupportedError, match="inputs that are random"):
         bridge.to_onnx(lambda x: x // (x - x), args="i32[4]", exact=False, verify=True)
+
+
+def network(params, x):
+    """Of all that is less exact: windows, activations, an order, places and whole quotients."""
+    numbers = ("NHWC", "HWIO", "NHWC")
+    y = lax.conv_general_dilated(x, params["filter"], (1, 1), "SAME", dimension_numbers=numbers)
+    y = lax.reduce_window(y, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    y = jax.nn.sigmoid(y) + jnp.clip(y, -0.5, 0.5) + jax.nn.gelu(y, approximate=False)
+    scores = jnp.max(y, (1, 2)) @ params["weights"]
+    return {
+        "order": jnp.sort(scores, -1),
+        "place": jnp.argmax(scores, -1),
+        "rest": jnp.int32(scores * 7) // 3,
+        "score": jax.nn.softmax(scores),
+    }
+
+
+PARAMS = {"filter": FILTER, "weights": WEIGHTS[:3, :5]}
+IMAGES = [RANDOM.normal(size=(size, 4, 4, 2)).astype(np.float32) for size in (1, 3)]
+
+
+def loss(params, x):
+    made = network(params, x)
+    return (made["score"] ** 2).sum() + made["order"][:, 0].sum()
+
+
+def step(params, x):
+    value, slopes = jax.value_and_grad(loss)(params, x)
+    return jax.tree.map(lambda one, slope: one - 0.1 * slope, params, slopes), value
+
+
+def assert_near(results, expected):
+    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, 1e-4, 1e-5), results, expected)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_symbolic_sizes_and_gradients(order):
+    """The batch of ONNX and LiteRT is any; the VJP takes a cotangent for each float result."""
+
+    def function(x):
+        made = network(PARAMS, x)
+        return made["score"], made["order"]
+
+    def expected(x):
+        results, pull = jax.vjp(function, x)
+        return pull(tuple(map(jnp.ones_like, results))) if order else results
+
+    onnx = bridge.to_onnx(function, args="f32[b,4,4,2]", gradient_order=order, exact=False)
+    lite = bridge.to_litert(
+        function, args="f32[b,4,4,2]", gradient_order=order, exact=False, verify=False
+    )
+    ones = np.ones((3, 5), np.float32)
+    with Runtime(lite) as runtime:
+        (signature,) = runtime.contents.signatures
+        names = [tensor.name for tensor in signature.inputs]
+        for x in IMAGES:
+            arrays = [x, ones[: len(x)], ones[: len(x)]][: 1 + 2 * order]
+            assert_near(run(onnx, arrays), list(expected(x)))
+            results = runtime.run(dict(zip(names, arrays, strict=True)))
+            assert_near([*results.values()], list(expected(x)))
+
+
+def test_gradients_of_a_file(tmp_path):
+    """Those of both orders, in TensorFlow and in JAX."""
+    path = tmp_path / "m"
+    bridge.save(
+        network, path, params=PARAMS, args="f32[b,4,4,2]", operations="tensorflow", exact=False,
+        gradient_order=2,
+    )  # fmt: skip
+    loaded, back = tf.saved_model.load(path), bridge.load(path)
+    for x in IMAGES:
+        with tf.GradientTape() as outer, tf.GradientTape() as tape:
+            given = tf.constant(x)
+            tape.watch(given), outer.watch(given)
+            made = loaded(given)
+            total = tf.reduce_sum(made["score"] ** 2) + tf.reduce_sum(made["order"][:, 0])
+            found = tape.gradient(total, [loaded.params["filter"], given])
+        slopes, slope = jax.grad(loss, (0, 1))(PARAMS, x)
+        assert_near([each.numpy() for each in found], [slopes["filter"], slope])
+        curved = jax.jit(jax.grad(lambda x: jax.grad(loss, 1)(PARAMS, x).sum()))(x)
+        assert_near(outer.gradient(found[1], given).numpy(), curved)
+    assert_near(jax.grad(lambda x: (back(x)["score"] ** 2).sum())(x),
+                jax.grad(lambda x: (network(PARAMS, x)["score"] ** 2).sum())(x))  # fmt: skip
+
+
+def test_signatures_that_assign(tmp_path):
+    """Steps of training, beside a signature that reads."""
+    path, params = tmp_path / "m", PARAMS
+    bridge.save(
+        {"step": step, "read": network}, path, params=PARAMS,
+        args={"step": "f32[b,4,4,2]", "read": "f32[b,4,4,2]"}, updates={"step": 0},
+        operations="tensorflow", exact=False,
+    )  # fmt: skip
+    loaded = tf.saved_model.load(path)
+    for x in IMAGES:
+        params, value = step(params, x)
+        np.testing.assert_allclose(loaded.step(x), value, rtol=1e-4)
+        assert_near({k: v.numpy() for k, v in loaded.read(x).items()}, network(params, x))

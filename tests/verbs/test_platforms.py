@@ -8,7 +8,7 @@ import tensorflow as tf
 from jax import export, lax
 
 import bridge
-from xla_call_module.errors import InteropError, PlatformError
+from xla_call_module.errors import InteropError, LoweringError, PlatformError, StructureError
 from xla_call_module.node import OP, decode_node
 
 X = tf.constant([1.0, 2.0])
@@ -218,7 +218,7 @@ class TestWhatCannotBeLowered:
                 {},
                 (
                     r"_tf32 cannot be lowered for cpu \(cpu: The precision 'TF32_TF32_F32' is not "
-                    r"supported by dot_general on CPU\).* platforms=\['cuda', 'tpu'\]"
+                    r"supported by dot_general on CPU at \S+\d\).* platforms=\['cuda', 'tpu'\]"
                 ),
             ),
             (
@@ -252,6 +252,44 @@ class TestWhatCannotBeLowered:
         )
         with pytest.raises(tf.errors.NotFoundError, match="No FFI handler registered for made_up"):
             allowed(X)
+
+    @pytest.mark.parametrize(
+        "verb",
+        [
+            lambda function, folder: bridge.save(function, folder / "m", args="f32[3,n]"),
+            lambda function, folder: bridge.save(
+                function, folder / "m", args="f32[3,n]", operations="tensorflow"
+            ),
+            lambda function, folder: bridge.to_onnx(function, args="f32[3,n]"),
+            lambda function, folder: bridge.to_litert(function, args="f32[3,n]"),
+            lambda function, folder: bridge.convert(function, polymorphic_shapes="_, n")(
+                tf.ones([3, 4])
+            ),
+        ],
+        ids=["save", "operations", "onnx", "litert", "convert"],
+    )
+    def test_a_size_that_no_platform_takes(self, verb, tmp_path):
+        """JAX traces it, and refuses it when it lowers it."""
+
+        def spectrum(x):
+            return jnp.abs(jnp.fft.rfft(x))
+
+        line = spectrum.__code__.co_firstlineno + 1
+        with pytest.raises(
+            LoweringError,
+            match=rf"(?m)^spectrum cannot be lowered for cpu.*Shape polymorphism for FFT .* at \S*"
+            rf"test_platforms\.py:{line}\)\. To do: export it with fixed sizes",
+        ):
+            verb(spectrum, tmp_path)
+
+    def test_a_size_that_jax_compares(self):
+        def fitting(x):
+            return x if x.shape[0] > 2 else -x
+
+        line = fitting.__code__.co_firstlineno + 1
+        why = rf"needs a symbolic size as a number at \S*test_platforms\.py:{line}\. To do"
+        with pytest.raises(StructureError, match=why):
+            bridge.to_onnx(fitting, args="f32[n]")
 
     def test_a_gradient(self):
         """Where the function itself is the same on all platforms."""

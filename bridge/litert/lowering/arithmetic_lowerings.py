@@ -184,12 +184,20 @@ def _convert(op: LoweredOperation) -> Any:
         if given.kind != "b":
             return to_integers(op, value, wanted)
         return value.astype(op.dtype)
+    return widened(value, given, wanted).astype(op.dtype)
+
+
+def widened(value: Any, given: np.dtype[Any], wanted: np.dtype[Any]) -> Any:
+    """Return numbers of which a dtype that has more of them computes what it does of its own.
+
+    Unsigned integers become floats, and integers those of 64 bits, where that dtype is one.
+    """
     if is_unsigned(given) and not integer_bits(wanted):
         return _from_unsigned(value)
-    if given.name == "uint32" and integer_bits(wanted) == 64:
-        wide = value.astype(np.int64)
-        return jnp.where(wide < 0, wide + (1 << 32), wide)
-    return value.astype(op.dtype)
+    if integer_bits(wanted) != 64 or not 0 < integer_bits(given) < 64:
+        return value
+    wide = value.astype(np.int64)
+    return jnp.where(wide < 0, wide + (1 << 32), wide) if given.name == "uint32" else wide
 
 
 def _from_unsigned(value: Any) -> Any:

@@ -92,7 +92,9 @@ def _gelu_operand(op: LoweredOperation) -> Any:
             continue
         scaled = _beside(op, maker.operands[0], "multiply", _SQRT_HALF)
         value = _operand(scaled, "negate")
-        if value is not None and _beside(op, half, "multiply", 0.5) == value:
+        halved = _beside(op, half, "multiply", 0.5)
+        # A value of MLIR compares with no None.
+        if value is not None and halved is not None and halved == value:
             return value
     return None
 

@@ -21,7 +21,7 @@ from jax import lax
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.product_primitives import RULES as OF_JAX
 from bridge.litert.lowering import bit_operations as bits
-from bridge.litert.lowering.arithmetic_lowerings import to_integers
+from bridge.litert.lowering.arithmetic_lowerings import to_integers, widened
 from bridge.litert.lowering.lowered_operation import LoweredOperation
 from bridge.litert.lowering.storage_dtypes import integer_bits
 from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
@@ -43,12 +43,24 @@ def _dot_general(op: LoweredOperation) -> Any:
         (tuple(numbers.lhs_contracting_dimensions), tuple(numbers.rhs_contracting_dimensions)),
         (tuple(numbers.lhs_batching_dimensions), tuple(numbers.rhs_batching_dimensions)),
     )
-    return contract(op, op.array(0), op.array(1), axes)
+    return contract(op, *_factors(op), axes)
 
 
 def _dot(op: LoweredOperation) -> Any:
-    left, right = op.arrays
+    left, right = _factors(op)
     return contract(op, left, right, (((len(np.shape(left)) - 1,), (0,)), ((), ())))
+
+
+def _factors(op: LoweredOperation) -> list[Any]:
+    """Return both operands as numbers of the kind that the result has, where it has more of them.
+
+    Those of 32 bits would overflow, and unsigned ones be negative.
+    """
+    wanted, given = op.logical_dtype(), [op.operand_dtype(number) for number in (0, 1)]
+    if not all(map(_is_whole, given)):
+        wanted = np.dtype(np.float32)
+    values = map(jnp.asarray, (op.array(0), op.array(1)))
+    return [widened(value, dtype, wanted) for value, dtype in zip(values, given, strict=True)]
 
 
 def contract(op: LoweredOperation, left: Any, right: Any, axes: Axes) -> Any:
@@ -188,8 +200,9 @@ def _convolve(op: LoweredOperation, padding: tuple[tuple[int, int], ...]) -> Any
     reversal = turned * count if len(turned) == 1 else turned
     axes = [axis for axis, is_turned in enumerate(reversal) if is_turned == "true"]
 
-    value = lax.transpose(op.array(0), [names[0].index(name) for name in ("b", *spatial, "f")])
-    kernel = lax.transpose(op.array(1), [names[1].index(name) for name in (*spatial, "i", "o")])
+    value, kernel = _factors(op)
+    value = lax.transpose(value, [names[0].index(name) for name in ("b", *spatial, "f")])
+    kernel = lax.transpose(kernel, [names[1].index(name) for name in (*spatial, "i", "o")])
     kernel = lax.rev(kernel, axes) if axes else kernel
     made = _convolved(op, value, kernel, windows)
     order = ["b", *spatial, "f"]
@@ -208,7 +221,9 @@ def _convolved(op: LoweredOperation, value: Any, kernel: Any, windows: _Convolut
     is_integral = bool(integer_bits(op.logical_dtype()))
     is_plain = not is_integral and (count <= 2 or (count == 3 and groups == 1))
     is_dilated = any(step != 1 for step in windows.base_dilation)
-    if is_dilated or not is_plain or any(side < 0 for pair in padding for side in pair):
+    # LiteRT's own takes none, and JAX's traces no symbol there.
+    is_padded = not all(isinstance(side, int) and side >= 0 for pair in padding for side in pair)
+    if is_dilated or not is_plain or is_padded:
         triples = [
             (*pair, step - 1) for pair, step in zip(padding, windows.base_dilation, strict=True)
         ]

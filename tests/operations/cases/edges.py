@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -24,6 +26,7 @@ _PARTS = np.meshgrid([0.5, -1.2, 3, 0.25, 2e-3, -4, 1e-6], [1.5, 0.3, -2, 1e-4, 
 COMPLEX_PLANE = fixed((_PARTS[0] + 1j * _PARTS[1]).ravel())
 BEYOND = fixed([[1], [0], [-1], [2], [5], [-9]], "int32")
 M = rows(4)
+_GREAT = np.array([0, 1, 2**32 - 1, 2**31, 2**31 - 1, 2**16 - 1, 7], np.int64)
 ROLLED_OVER = fixed(np.array([2**64 - 1, 2**64 - 2], np.uint64))
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
@@ -45,6 +48,13 @@ def _generated(f, words):
         for dtype in ("uint8", "uint16", "uint32", "uint64")
         for shape in ((), (4,), (5, 3))
     ]
+
+
+def _in_64_bits(f, left, right):
+    """Products of integers of fewer bits."""
+    dtypes = ("uint32", "int32", "uint16", "int8")
+    given = [(left.astype(dtype), right.astype(dtype)) for dtype in dtypes]
+    return [f(*pair, preferred_element_type=np.int64) for pair in given]
 
 
 CASES = (
@@ -150,6 +160,30 @@ CASES = (
     *Lines("jax.lax", ("int8", "int32"))(
         "dot", fixed(np.full((2, 2000), -127)), fixed(np.full((2000, 2), -127)),
         note="beyond 24 bits", by=lambda f, x, y: f(x, y, preferred_element_type=np.int32),
+    ),
+    # Results that have more numbers than the operands.
+    *Lines("jax.lax", ("uint32", "int32", "uint16"), loose=2)(
+        "dot", fixed(np.resize(_GREAT, (3, 40))), fixed(np.resize(_GREAT[::-1], (40, 2))),
+        note="as floats", by=lambda f, x, y: f(x, y, preferred_element_type=np.float32),
+    ),
+    *Lines("jax.lax", ("uint32", "int32", "uint16"), loose=2)(
+        "conv_general_dilated",
+        fixed(np.resize(_GREAT, (1, 5, 6, 2))), fixed(np.resize(_GREAT[::-1], (3, 3, 2, 3))),
+        note="as floats",
+        by=lambda f, x, k: f(x, k, (1, 1), "SAME", dimension_numbers=_DIMENSIONS,
+                             preferred_element_type=np.float32),
+    ),
+    *Lines("jax.lax", ("int64",))(
+        "dot", fixed(np.resize(_GREAT, (3, 40))), fixed(np.resize(_GREAT[::-1], (40, 2))),
+        note="of fewer bits", by=_in_64_bits,
+    ),
+    *Lines("jax.lax", ("int64",))(
+        "conv_general_dilated",
+        fixed(np.resize(_GREAT, (1, 5, 6, 2))), fixed(np.resize(_GREAT[::-1], (3, 3, 2, 3))),
+        note="of fewer bits",
+        by=lambda f, x, k: _in_64_bits(
+            functools.partial(f, window_strides=(1, 1), padding="SAME",
+                              dimension_numbers=_DIMENSIONS), x, k),
     ),
     # Fourier transforms of other lengths.
     *Lines("jax.numpy.fft", COMPLEX, loose=16)(
