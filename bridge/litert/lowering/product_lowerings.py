@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from bridge.lifting.known_values import Dimension
 from bridge.lifting.lifted_operation import LiftingRule
 from bridge.lifting.product_primitives import RULES as OF_JAX
 from bridge.litert.lowering import bit_operations as bits
@@ -51,7 +52,7 @@ def _dot(op: LoweredOperation) -> Any:
     return contract(op, left, right, (((len(np.shape(left)) - 1,), (0,)), ((), ())))
 
 
-def _factors(op: LoweredOperation) -> list[Any]:
+def _factors(op: LoweredOperation) -> tuple[Any, Any]:
     """Return both operands as numbers of the kind that the result has, where it has more of them.
 
     Those of 32 bits would overflow, and unsigned ones be negative.
@@ -59,8 +60,10 @@ def _factors(op: LoweredOperation) -> list[Any]:
     wanted, given = op.logical_dtype(), [op.operand_dtype(number) for number in (0, 1)]
     if not all(map(_is_whole, given)):
         wanted = np.dtype(np.float32)
-    values = map(jnp.asarray, (op.array(0), op.array(1)))
-    return [widened(value, dtype, wanted) for value, dtype in zip(values, given, strict=True)]
+    left, right = (
+        widened(jnp.asarray(op.array(number)), dtype, wanted) for number, dtype in enumerate(given)
+    )
+    return left, right
 
 
 def contract(op: LoweredOperation, left: Any, right: Any, axes: Axes) -> Any:
@@ -166,7 +169,7 @@ class _Convolution:
     """
 
     strides: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
+    padding: tuple[tuple[Dimension, Dimension], ...]
     base_dilation: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
@@ -183,7 +186,7 @@ def _dynamic_convolution(op: LoweredOperation) -> Any:
     return _convolve(op, tuple(zip(sizes[::2], sizes[1::2], strict=True)))
 
 
-def _convolve(op: LoweredOperation, padding: tuple[tuple[int, int], ...]) -> Any:
+def _convolve(op: LoweredOperation, padding: tuple[tuple[Dimension, Dimension], ...]) -> Any:
     names = read_convolution_dimensions(op)
     count = len(names[0]) - 2
     spatial = [str(number) for number in range(count)]
