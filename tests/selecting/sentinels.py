@@ -44,6 +44,10 @@ SENTINELS = (
     "tests/operations/test_tensorflow_operations.py::test_each_case_of_one_dtype",
     "tests/operations/test_onnx_runtime.py::test_each_case_of_one_dtype",
     "tests/operations/test_litert.py::test_each_case_of_one_dtype",
+    # Smaller files, and networks of any batch and time.
+    "tests/verbs/test_exact.py::test_fewer_nodes_have_the_same_numbers",
+    "tests/verbs/test_batch_and_time.py::test_a_batch_and_a_time[values-ONNX Runtime]",
+    "tests/verbs/test_batch_and_time.py::test_a_batch_and_a_time[values-LiteRT]",
     # Files of earlier versions.
     "tests/golden/test_kinds.py::test_loaded_by_jax[1-jax-0.10.2-linear_algebra]",
     "tests/golden/test_kinds.py::test_loaded_by_tensorflow[1-jax-0.10.2-linear_algebra]",
