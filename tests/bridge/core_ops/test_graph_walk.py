@@ -24,7 +24,10 @@ def test_one_operation(name):
     exported = export.export(jax.jit(NATIVE[name]))(jnp.float32(1))
     text = str(exported.mlir_module())
     if "stablehlo.composite" in text or "@mhlo." in text:
-        assert operations(bridge.to_onnx(exported)) == [name]
+        # Before ONNX Runtime 1.27 the error function of NaN is 1.
+        nodes = ["Erf", "IsNaN", "Where"] if name == "Erf" else [name]
+        assert operations(bridge.to_onnx(exported)) == nodes
+        assert operations(bridge.to_onnx(exported, exact=False)) == [name]
 
 
 def test_custom_calls_of_old_versions():
