@@ -41,6 +41,8 @@ def reduce_along(graph: Graph, reducer: str, value: Value, axes: Sequence[int]) 
     """
     if all(value.shape[axis] == 1 for axis in axes):
         return nodes.squeeze(graph, value, axes)
+    if may_be_empty(value, axes):
+        value, axes = _with_identity(graph, reducer, value, axes)
     if reducer == "add" and not value.is_float:
         return _sum_of_integers(graph, value, axes)
     is_order = reducer in ("maximum", "minimum")
@@ -76,16 +78,25 @@ def _extreme_of_integers(graph: Graph, reducer: str, value: Value, axes: Sequenc
     if bits == 32:
         extreme = _node(graph, _OPERATIONS[reducer], signed, axes)
     else:
-        lines = in_lines(graph, graph.expand(signed), axes)
-        if may_be_empty(value, axes):
-            least = of_array(identity_of(reducer, signed.dtype))
-            column = least.broadcast_to((*lines.shape[:-1], 1))
-            lines = nodes.concat(graph, [lines, column], lines.rank - 1)
-        lines = graph.expand(lines)
+        lines = graph.expand(in_lines(graph, graph.expand(signed), axes))
         name = "ArgMax" if reducer == "maximum" else "ArgMin"
         where = _arg(graph, name, lines, lines.rank - 1)
         extreme = _take(graph, lines, where, lines.rank - 1)
     return _with_flipped_sign(graph, extreme, value.dtype.name) if value.is_unsigned else extreme
+
+
+def _with_identity(
+    graph: Graph, reducer: str, value: Value, axes: Sequence[int]
+) -> tuple[Value, list[int]]:
+    """Return what has an element to be reduced, and its dimension.
+
+    Of no elements the runtime has another extreme, or none, before 1.30, and a sum of integers, a
+    product, that nobody has written.
+    """
+    lines = in_lines(graph, graph.expand(value), axes)
+    last = lines.rank - 1
+    column = of_array(identity_of(reducer, value.dtype)).broadcast_to((*lines.shape[:-1], 1))
+    return nodes.concat(graph, [lines, column], last), [last]
 
 
 def _with_flipped_sign(graph: Graph, value: Value, dtype: str) -> Value:
@@ -95,9 +106,6 @@ def _with_flipped_sign(graph: Graph, value: Value, dtype: str) -> Value:
 
 
 def _node(graph: Graph, op_type: str, value: Value, axes: Sequence[int]) -> Value:
-    if value.dtype == bool and may_be_empty(value, axes):  # which the runtime takes of numbers
-        of_numbers = _node(graph, op_type, nodes.cast(graph, value, np.uint8), axes)
-        return nodes.cast(graph, of_numbers, bool)
     value = graph.expand(value)
     shape = shape_without(value.shape, axes)
     return graph.node(op_type, [value, graph.vector(axes)], shape=shape, keepdims=0)
