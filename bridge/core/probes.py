@@ -72,13 +72,13 @@ def draw(
     shape = tuple(size or 0 for size in evaluate_shape(spec.shape or (), sizes))
     if spec.element.startswith("key<"):
         kind = RANDOM
-    if kind == "zeros" and not has_zeros and jnp.issubdtype(spec.dtype.numpy, jnp.integer):
-        kind = "ones"
+    is_whole = jnp.issubdtype(spec.dtype.numpy, jnp.integer)
     if kind in ("zeros", "ones"):
-        return np.full(shape, int(kind == "ones"), spec.dtype.numpy)
+        number = int(kind == "ones" or (is_whole and not has_zeros))
+        return np.full(shape, number, spec.dtype.numpy)
     if spec.dtype.name == "bool":
         return random.random(shape) < 0.5
-    if jnp.issubdtype(spec.dtype.numpy, jnp.integer):
+    if is_whole:
         drawn = _draw_integers(spec, kind, shape, random)
         return drawn if has_zeros else np.where(drawn == 0, 1, drawn).astype(drawn.dtype)
     numbers: Any = random.standard_normal(shape)
