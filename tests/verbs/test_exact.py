@@ -259,3 +259,17 @@ def test_signatures_that_assign(tmp_path):
         params, value = step(params, x)
         np.testing.assert_allclose(loaded.step(x), value, rtol=1e-4)
         assert_near({k: v.numpy() for k, v in loaded.read(x).items()}, network(params, x))
+
+
+def test_the_mark_stays_with_the_operations_that_it_is_of(tmp_path):
+    """A file that is left as it is stays inexact; operations that are written anew are exact."""
+    options = {"args": "f32[b,9]", "operations": "tensorflow"}
+    bridge.save(lambda x: jnp.max(x, 1), tmp_path / "m", **options, exact=False)
+    bridge.retarget(tmp_path / "m", to=tmp_path / "left", platforms=["cpu"])
+    assert not bridge.load(tmp_path / "left").default.is_exact
+    for name, change in (
+        ("checks", {"disabled_checks": ["platform"]}),
+        ("open", {"operations": "tensorflow", "for_converters": True}),
+    ):
+        bridge.retarget(tmp_path / "m", to=tmp_path / name, **change)
+        assert bridge.load(tmp_path / name).default.is_exact
