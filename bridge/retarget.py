@@ -11,7 +11,7 @@ from typing import Any, overload
 from jax import export
 
 from bridge.chains.lifted_export import export_for_platforms
-from bridge.chains.orders import check_order
+from bridge.chains.orders import ChainOptions, check_order
 from bridge.chains.plain_operations import lower_written
 from bridge.core._jax import cut_vjp, replace_vjp
 from bridge.core.operations_option import OperationsOption, parse_operations
@@ -316,10 +316,13 @@ class _Change:
         self.modules += bool(call.results)
         return call
 
-    def lower(self, call: CallModule, order: int, *, for_converters: bool) -> TensorFlowGraph:
+    def lower(
+        self, call: CallModule, order: int, *, for_converters: bool, exact: bool
+    ) -> TensorFlowGraph:
         """Return the graph that is to run in the place of a changed call."""
         self.run_plain(call)
-        return lower_written(call, order=order, for_converters=for_converters)
+        options = ChainOptions(for_converters=for_converters, exact=exact)
+        return lower_written(call, order=order, options=options)
 
     def run_plain(self, call: CallModule) -> None:
         """Note that a changed call runs TensorFlow's own operations, which every release has."""

@@ -108,7 +108,7 @@ def verify(
     from bridge.verifying.reference import make_trials
     from bridge.verifying.tensorflow_process import run_trials
     from bridge.verifying.trial_request import request_trials, to_tolerance
-    from bridge.verifying.trials import read_trials, write_trials
+    from bridge.verifying.trials import as_exact, read_trials, write_trials
     from bridge.verifying.verification import VerifyReport, compare
     from savedmodel.files.model_folder import read_one_version
     from savedmodel.read import read
@@ -127,7 +127,9 @@ def verify(
         composed = {} if model is None else composed_inputs(folder, composed_keys(folder, model))
         with progress_bar("Verifying", unit="trials") as progress:
             if model is None:
-                trials: Sequence[Trial] = read_trials(str(against))
+                trials: Sequence[Trial] = as_exact(
+                    read_trials(str(against)), exact=_is_exact(folder)
+                )
             else:
                 shown = _part_of(progress, 0, 2)
                 trials = make_trials(
@@ -159,6 +161,16 @@ def verify(
     runtime = f"TensorFlow {run.tensorflow}"
     rows += around
     return VerifyReport(os.fspath(path), run.tensorflow, run.failure, tuple(rows), runtime)
+
+
+def _is_exact(folder: ModelFolder) -> bool:
+    """Return whether a SavedModel, which may be another program's, says nothing else."""
+    from savedmodel.read import read_proto
+    from xla_call_module.node import INEXACT
+
+    graphs = [one.graph_def for one in read_proto(folder).meta_graphs]
+    functions = (function for graph in graphs for function in graph.library.function)
+    return not any(INEXACT in node.attr for each in functions for node in each.node_def)
 
 
 def _warn_of_others(others: Sequence[str], left: Sequence[str]) -> None:

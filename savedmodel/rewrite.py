@@ -58,6 +58,7 @@ from savedmodel.write import Group, serialize_proto, telling, write_folder, writ
 from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, InteropError, StructureError, refusing_damage
 from xla_call_module.node import (
+    INEXACT,
     NOT_INLINED,
     OP,
     called_function,
@@ -76,7 +77,8 @@ class Operations:
 
     Attributes:
         lower: returns the graph that computes a changed call, which it is told with the order of
-            the gradient that the call is in, and by `for_converters` who reads the graph.
+            the gradient that the call is in, by `for_converters` who reads the graph, and by
+            `exact` how exact it is to be.
         leave: is told of each changed call whose graph stays.
         plain: whether graphs run in the place of the calls; None for where they do already.
         again: whether graphs that are there are made anew.
@@ -225,7 +227,7 @@ class _CallBodies:
         )
         self._library = Library.of(self._graph.library)
         self._functions = {str(f.signature.name): f for f in self._graph.library.function}
-        self._names: dict[tuple[CallModule, bool], str] = {}
+        self._names: dict[tuple[CallModule, bool, bool], str] = {}
         self._dropped: set[str] = set()
         self._opens = False
 
@@ -243,19 +245,25 @@ class _CallBodies:
         if is_plain and old and is_open == opens and not self._operations.again:
             self._operations.leave(call)
             return
-        key = (call, bool(order))
+        exact = INEXACT not in node.attr
+        key = (call, bool(order), exact)
         if key not in self._names:
-            self._names[key] = self._add(call, order, opens=opens) if is_plain else ""
+            made = self._add(call, order, opens=opens, exact=exact) if is_plain else ""
+            self._names[key] = made
         if old:
             to_module_call(node)
             self._dropped.add(old)
         if self._names[key]:
             to_function_call(node, self._names[key], is_opaque=not opens)
+            if not exact:
+                node.attr[INEXACT].b = True
 
-    def _add(self, call: CallModule, order: int, *, opens: bool) -> str:
+    def _add(self, call: CallModule, order: int, *, opens: bool, exact: bool) -> str:
         assert self._operations is not None
-        lower = self._operations.lower
-        graph = lower(call, order, for_converters=opens) if call.results else refusal_graph(call)
+        if call.results:
+            graph = self._operations.lower(call, order, for_converters=opens, exact=exact)
+        else:
+            graph = refusal_graph(call)
         main, *_ = encode_graph(graph, self._library.new_function)
         return str(main.signature.name)
 
@@ -266,7 +274,7 @@ class _CallBodies:
         if self._opens:
             open_graph(self._graph)
         elif any(self._names.values()):
-            to_mutexes(self._graph, mutex_name(call.module for call, _ in self._names))
+            to_mutexes(self._graph, mutex_name(call.module for call, *_ in self._names))
         elif self._names:
             to_compiled(self._graph)
         if self._names:

@@ -39,10 +39,9 @@ def lower_orders(
     )
 
 
-def lower_written(call: CallModule, *, order: int, for_converters: bool = False) -> TensorFlowGraph:
+def lower_written(call: CallModule, *, order: int, options: ChainOptions) -> TensorFlowGraph:
     """Return what a call of a file computes, of TensorFlow's own operations."""
     _refuse_devices(call)
-    options = ChainOptions(for_converters=for_converters)
     return _lower(_on_one_platform(call), asserts=not order, options=options)
 
 

@@ -18,6 +18,7 @@ from bridge.verifying.trials import Trial
 from bridge.verifying.verification import VerifyRow, compare_calls, trials_of
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import FormatError, InteropError, StructureError
+from xla_call_module.node import INEXACT
 
 Kernels = Literal["delegate", "builtin", "reference"]
 
@@ -54,11 +55,13 @@ class LiteRTModel:
 
     Attributes:
         variables: what it keeps between calls.
+        exact: whether it has NaN and signs of zeros as JAX, as far as it says.
     """
 
     signatures: tuple[LiteRTSignature, ...]
     operators: Mapping[str, int]
     variables: tuple[LiteRTTensor, ...] = ()
+    exact: bool = True
 
 
 def describe(
@@ -92,7 +95,9 @@ def _described(process: LiteRTProcess | None, model: bytes | str | os.PathLike[s
         LiteRTSignature(one["name"], _tensors(one["inputs"]), _tensors(one["outputs"]))
         for one in answer["signatures"]
     )
-    return LiteRTModel(signatures, answer["operators"], _tensors(answer["variables"]))
+    variables = _tensors(answer["variables"])
+    exact = INEXACT not in answer["notes"]
+    return LiteRTModel(signatures, answer["operators"], variables, exact)
 
 
 def _tensors(described: Any) -> tuple[LiteRTTensor, ...]:
@@ -238,7 +243,7 @@ def compare_model(
     with Runtime(model, process=process) as runtime:
         keys = [one.name for one in runtime.contents.signatures]
         return compare_calls(
-            trials_of(keys, trials),
+            trials_of(keys, trials, exact=runtime.contents.exact),
             lambda trial: run_trial(runtime, trial),
             at_boundary,
             tolerance or Tolerance(),

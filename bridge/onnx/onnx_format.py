@@ -23,6 +23,7 @@ from xla_call_module.errors import (
     StructureError,
     quote,
 )
+from xla_call_module.node import INEXACT
 
 if TYPE_CHECKING:
     from bridge.formats.runnable import Runnable
@@ -46,12 +47,15 @@ def _inspect(path: str | os.PathLike[str]) -> FileReport:
 
 
 def _open(path: str, signature: str | None) -> Runnable:
-    from bridge.formats.runnable import Runnable
     from savedmodel.model import DEFAULT_SIGNATURE
 
     if signature not in (None, DEFAULT_SIGNATURE):
         raise StructureError(f"{path} is one function. To do: leave out --signature.")
-    session = _session(path)
+    return _runnable(_session(path), path)
+
+
+def _runnable(session: Any, path: str) -> Runnable:
+    from bridge.formats.runnable import Runnable
 
     def bind(arrays: Mapping[str, Array]) -> Callable[[], Sequence[Any]]:
         return lambda: _run(session, dict(arrays), path)
@@ -146,11 +150,14 @@ def _compare(path: str, trials: Sequence[Trial], tolerance: Tolerance) -> Sequen
     from bridge.onnx.model_verification import compare_onnx
     from bridge.verifying.verification import trials_of
 
-    described = _open(path, None)
+    session = _session(path)
+    described = _runnable(session, path)
+    exact = INEXACT not in session.get_modelmeta().custom_metadata_map
     fitting = dict.fromkeys(
         trial.signature for trial in trials if trial.inputs.keys() == described.inputs.keys()
     )
-    return compare_onnx(path, trials_of([*fitting][:1] or [described.name], trials), tolerance)
+    chosen = trials_of([*fitting][:1] or [described.name], trials, exact=exact)
+    return compare_onnx(path, chosen, tolerance)
 
 
 def _convert(request: Conversion) -> WrittenFile:

@@ -30,6 +30,7 @@ from xla_call_module.call import TensorSpec
 from xla_call_module.dimensions import linear_form, parse_size
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError, VersionError
+from xla_call_module.node import INEXACT
 from xla_call_module.size_polynomials import Shape
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
 from xla_call_module.stablehlo.modules import open_module
@@ -127,6 +128,8 @@ def _convert(bound: BoundCall, version: int, *, may_rise: bool, exact: bool) -> 
         producer_name="jax-tf-bridge",
         producer_version=metadata.version("jax-tf-bridge"),
     )
+    if not exact:
+        helper.set_model_props(model, {INEXACT: "true"})
     return BareModel(model, initializers)
 
 

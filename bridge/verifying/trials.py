@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,11 @@ class Trial:
         of_any = order > 0 or self.step > 1
         names = self.precisions.values() if of_any else [self.precisions.get(name, "")]
         return tuple(filter(None, names))
+
+
+def as_exact(trials: Sequence[Trial], *, exact: bool) -> list[Trial]:
+    """Return trials for a file, which need be as exact as it is."""
+    return [replace(trial, exact=trial.exact and exact) for trial in trials]
 
 
 def write_trials(path: str | os.PathLike[str], trials: Sequence[Trial]) -> None:

@@ -23,7 +23,7 @@ from bridge.verifying.comparison import (
     largest,
 )
 from bridge.verifying.tensorflow_process import TensorFlowRun
-from bridge.verifying.trials import Trial
+from bridge.verifying.trials import Trial, as_exact
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import InteropError, StructureError, UnsupportedError
 from xla_call_module.tracebacks import warn
@@ -121,8 +121,8 @@ def as_call(trial: Trial, store: Callable[[Array], Array]) -> Trial:
     )
 
 
-def trials_of(keys: Sequence[str], trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials of those signatures that a file has."""
+def trials_of(keys: Sequence[str], trials: Sequence[Trial], *, exact: bool) -> list[Trial]:
+    """Return the trials of those signatures that a file has, which need be as exact as it is."""
     found = [trial for trial in trials if trial.signature in keys]
     if not found:
         others = ", ".join(dict.fromkeys(trial.signature for trial in trials)) or "no signature"
@@ -130,7 +130,7 @@ def trials_of(keys: Sequence[str], trials: Sequence[Trial]) -> list[Trial]:
             f"The inputs to compare with are of {others}, and the file has the signatures "
             f"{', '.join(keys)}. To do: record those of the same functions."
         )
-    return found
+    return as_exact(found, exact=exact)
 
 
 def compare_calls(

@@ -261,15 +261,37 @@ def test_signatures_that_assign(tmp_path):
         assert_near({k: v.numpy() for k, v in loaded.read(x).items()}, network(params, x))
 
 
-def test_the_mark_stays_with_the_operations_that_it_is_of(tmp_path):
-    """A file that is left as it is stays inexact; operations that are written anew are exact."""
+def test_what_is_written_anew_is_as_exact_as_the_file(tmp_path):
     options = {"args": "f32[b,9]", "operations": "tensorflow"}
     bridge.save(lambda x: jnp.max(x, 1), tmp_path / "m", **options, exact=False)
-    bridge.retarget(tmp_path / "m", to=tmp_path / "left", platforms=["cpu"])
-    assert not bridge.load(tmp_path / "left").default.is_exact
     for name, change in (
+        ("left", {"platforms": ["cpu"]}),
         ("checks", {"disabled_checks": ["platform"]}),
         ("open", {"operations": "tensorflow", "for_converters": True}),
     ):
         bridge.retarget(tmp_path / "m", to=tmp_path / name, **change)
-        assert bridge.load(tmp_path / name).default.is_exact
+        assert not bridge.load(tmp_path / name).default.is_exact
+    assert node_types(tmp_path / "checks") == node_types(tmp_path / "m")
+    bridge.retarget(tmp_path / "m", to=tmp_path / "module", operations="xla")
+    bridge.retarget(tmp_path / "module", to=tmp_path / "exact", operations="tensorflow")
+    assert bridge.load(tmp_path / "exact").default.is_exact
+
+
+def node_types(path):
+    graph = tf.saved_model.load(path).signatures["serving_default"].graph.as_graph_def()
+    return sorted(node.op for each in graph.library.function for node in each.node_def)
+
+
+def test_verification_of_a_file_against_what_was_recorded(tmp_path):
+    """What is recorded is of an exact file, and the file says that it is not."""
+    record = tmp_path / "record.npz"
+    bridge.save(loses_nan, tmp_path / "m", args="f32[4,9]")
+    assert bridge.verify(tmp_path / "m", record=record).passed
+    for save, suffix in ((bridge.save_onnx, "onnx"), (bridge.save_litert, "tflite")):
+        path = tmp_path / f"model.{suffix}"
+        save(loses_nan, path, args="f32[4,9]", exact=False)
+        assert bridge.verify(path, against=record).passed
+    bridge.save(
+        loses_nan, tmp_path / "plain", args="f32[4,9]", operations="tensorflow", exact=False
+    )
+    assert bridge.verify(tmp_path / "plain", against=record).passed

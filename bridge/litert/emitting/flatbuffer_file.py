@@ -17,6 +17,7 @@ from ai_edge_litert import schema_py_generated as schema
 
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import UnsupportedError
+from xla_call_module.node import INEXACT
 from xla_call_module.size_polynomials import Shape
 
 _IDENTIFIER = b"TFL3"
@@ -54,8 +55,9 @@ class _Buffer(schema.BufferT):  # type: ignore[misc]
 class FlatbufferFile:
     """Buffers and codes of operators, which all subgraphs share."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, exact: bool = True) -> None:
         """Have no subgraph, and the empty buffer, which comes first."""
+        self._exact = exact
         self.subgraphs: list[Subgraph] = []
         self._buffers: list[Any] = [schema.BufferT()]
         self._numbers: dict[bytes, int] = {}
@@ -113,10 +115,10 @@ class FlatbufferFile:
         model.operatorCodes = [_code(*key) for key in self._codes]
         model.subgraphs = [one.table for one in self.subgraphs]
         model.signatureDefs = self._signatures
-        about = schema.MetadataT()
-        padded = np.frombuffer(_RUNTIME.ljust(16, b"\0"), np.uint8)
-        about.name, about.buffer = "min_runtime_version", self.buffer(padded)
-        model.metadata, model.buffers = [about], self._buffers
+        model.metadata = [self._note("min_runtime_version", _RUNTIME.ljust(16, b"\0"))]
+        if not self._exact:
+            model.metadata.append(self._note(INEXACT, b"\1"))
+        model.buffers = self._buffers
         size = sum(len(one.data) + 64 for one in self._buffers if one.data is not None)
         if size > _MAX_BYTES:
             raise UnsupportedError(
@@ -126,6 +128,11 @@ class FlatbufferFile:
         builder = flatbuffers.Builder(size + (1 << 16))
         builder.Finish(model.Pack(builder), file_identifier=_IDENTIFIER)
         return bytes(builder.Output())
+
+    def _note(self, name: str, content: bytes) -> Any:
+        made = schema.MetadataT()
+        made.name, made.buffer = name, self.buffer(np.frombuffer(content, np.uint8))
+        return made
 
 
 Named = Sequence[tuple[str, int]]

@@ -58,7 +58,7 @@ def emit_model(
         variables: the first values of variables.
         exact: whether operators that lose NaN are left out.
     """
-    file = FlatbufferFile()
+    file = FlatbufferFile(exact=exact)
     # The subgraph of the first signature is the first one; the others follow where they are made.
     table = _TABLE if exact else {**_TABLE, **element_operators.INEXACT_EMITTERS}
     mains = [BlockEmitter(file, one.signature, table, places=one.places) for one in signatures]
