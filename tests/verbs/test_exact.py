@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
+from google.protobuf import text_format
 from jax import lax
 
 import bridge
 from bridge.cli.main import main
 from bridge.litert.runtime import Runtime
 from bridge.litert.worker.model_execution import describe_model
+from savedmodel.read import read_proto
 from tests.bridge.onnx.checking import run
 from xla_call_module.errors import StructureError, UnsupportedError
 
@@ -295,3 +297,8 @@ def test_verification_of_a_file_against_what_was_recorded(tmp_path):
         loses_nan, tmp_path / "plain", args="f32[4,9]", operations="tensorflow", exact=False
     )
     assert bridge.verify(tmp_path / "plain", against=record).passed
+    binary = tmp_path / "m" / "saved_model.pb"
+    read = read_proto(tmp_path / "m")
+    binary.with_suffix(".pbtxt").write_text(text_format.MessageToString(read))
+    binary.unlink()  # TensorFlow reads the text
+    assert bridge.verify(tmp_path / "m", against=record).passed

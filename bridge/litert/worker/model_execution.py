@@ -61,7 +61,7 @@ def describe_model(model: bytes) -> dict[str, Any]:
         for graph in graphs
         for n in range(graph.OperatorsLength())
     )
-    notes = [root.Metadata(n).Name().decode() for n in range(root.MetadataLength())]
+    notes = [root.Metadata(n).Name() or b"" for n in range(root.MetadataLength())]
     signatures = map(root.SignatureDefs, range(root.SignatureDefsLength()))
     dtypes = _names(schema.TensorType)
     return {
@@ -69,7 +69,7 @@ def describe_model(model: bytes) -> dict[str, Any]:
         "variables": _variables(graphs, codes, dtypes),
         "operators": dict(sorted(counts.items())),
         "subgraphs": len(graphs),
-        "notes": notes,
+        "notes": [note.decode(errors="replace") for note in notes],
     }
 
 
