@@ -33,6 +33,7 @@ class Deviation:
         dtypes: of which dtypes; all if there are none.
         forms: in which forms; all if there are none.
         says: a part of what the error says.
+        everywhere: whether on each processor; otherwise the cells may be right.
     """
 
     reason: str
@@ -42,6 +43,7 @@ class Deviation:
     dtypes: tuple[str, ...] = ()
     forms: tuple[str, ...] = ()
     says: str = ""
+    everywhere: bool = True
 
     def is_of(self, target: str, case: str, dtype: str, form: str) -> bool:
         """Return whether it is of a cell."""
@@ -95,7 +97,7 @@ def unexpected(target: str, batch: Batch, outcome: Outcome) -> str:
     if any(entry.outcome == outcome.word and entry.says in outcome.reason for entry in found):
         return ""
     if outcome.word == "right" and not any(
-        _is_named(entry, batch, outcome.case) for entry in found
+        entry.everywhere and _is_named(entry, batch, outcome.case) for entry in found
     ):
         return ""
     recorded = " or ".join(sorted({entry.outcome for entry in found}))
