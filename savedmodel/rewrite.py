@@ -254,9 +254,7 @@ class _CallBodies:
             to_module_call(node)
             self._dropped.add(old)
         if self._names[key]:
-            to_function_call(node, self._names[key], is_opaque=not opens)
-            if not exact:
-                node.attr[INEXACT].b = True
+            to_function_call(node, self._names[key], is_opaque=not opens, exact=exact)
 
     def _add(self, call: CallModule, order: int, *, opens: bool, exact: bool) -> str:
         assert self._operations is not None

@@ -253,7 +253,9 @@ def is_for_converters(node: Any) -> bool:
     return _FOR_CONVERTERS in node.attr
 
 
-def to_function_call(node: Any, function: str, *, is_opaque: bool = True) -> None:
+def to_function_call(
+    node: Any, function: str, *, is_opaque: bool = True, exact: bool = True
+) -> None:
     """Make an XlaCallModule node the call of a function that computes the same, in place.
 
     Example:
@@ -278,6 +280,8 @@ def to_function_call(node: Any, function: str, *, is_opaque: bool = True) -> Non
         node.attr["config_proto"].s = NO_OPTIMIZER
     else:
         node.attr[_FOR_CONVERTERS].b = True
+    if not exact:
+        node.attr[INEXACT].b = True
     node.attr["_output_shapes"].CopyFrom(node.attr[f"{_PREFIX}Sout"])
 
 

@@ -17,7 +17,6 @@ from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import Array, DType, dtype_from_name
 from xla_call_module.errors import StructureError
 from xla_call_module.node import (
-    INEXACT,
     SHARDING_OP,
     encode_sharding_node,
     shown_sharding,
@@ -117,10 +116,8 @@ class Library:
         if call not in self._graphs:
             main, *_ = encode_graph(self.operations[call], self.new_function)
             self._graphs[call] = main.signature.name
-        is_opaque = not self.operations[call].for_converters
-        to_function_call(node, self._graphs[call], is_opaque=is_opaque)
-        if not self.operations[call].exact:
-            node.attr[INEXACT].b = True
+        is_opaque, exact = not self.operations[call].for_converters, self.operations[call].exact
+        to_function_call(node, self._graphs[call], is_opaque=is_opaque, exact=exact)
 
     def add_functions(self, definitions: Sequence[bytes]) -> None:
         """Add functions that somebody else wrote, and that modules call by their names."""

@@ -42,7 +42,7 @@ class LoadedModel:
 
 
 def describe_model(model: bytes) -> dict[str, Any]:
-    """Return the signatures and variables of a flatbuffer, and the number of its operations."""
+    """Return the signatures, variables and notes in a flatbuffer, and how many operations."""
     from ai_edge_litert import schema_py_generated as schema
 
     if model[4:8] != b"TFL3":
